@@ -31,7 +31,7 @@ from tacit.federation.demonstration import LocalFederation
 from tacit.federation.plan import entry_points
 from tacit.federation.server.server import FederationServer
 from tacit.federation.transport.endpoints import Failure, Handler
-from tacit.federation.transport.nvflare.kits import SERVER, Participants
+from tacit.federation.transport.nvflare.kits import SERVER_KIT, Participants
 from tacit.federation.transport.relay import SOCKET, RelayTransport
 from tacit.runs.training import follow
 from workloads import mlp
@@ -150,7 +150,7 @@ def measure_rounds(sites: int, rounds: int) -> dict[str, object]:
         before = simulated(federation, sites)
         with federation.running():
             port = Participants.load(federation.folder).port
-            transport = CountingTransport(RelayTransport(federation.folder / SERVER / SOCKET))
+            transport = CountingTransport(RelayTransport(federation.folder / SERVER_KIT / SOCKET))
             headers = Headers.measure(transport.inner, federation.names, port)
             server = FederationServer(federation.plan, transport)
             first, began = kernel_bytes(port), time.perf_counter()
@@ -191,7 +191,7 @@ def measure_large(megabytes: int, sites: int) -> dict[str, object]:
         site = SITE % entry_points.pin(MODEL, "the model")
         federation = LocalFederation.at(Path(folder), sites, site, PLAN % (1, sites))
         with federation.running(opener="federation:open_sizes"):
-            transport = RelayTransport(federation.folder / SERVER / SOCKET)
+            transport = RelayTransport(federation.folder / SERVER_KIT / SOCKET)
             began = time.perf_counter()
             sent = transport.ask("measure", dict.fromkeys(federation.names, bytes(size)), 600.0)
             between = time.perf_counter()

@@ -10,6 +10,7 @@ import tacit.errors
 PACKAGE = Path(tacit.errors.__file__).parent
 MODULES = [path for path in PACKAGE.rglob("*.py") if path.stem not in ("__init__", "__main__")]
 MAX_ENTRIES = 20
+DECLARED = {"METHODS", "SHORT_NAMES", "DEFAULT_TASKS"}  # what every file in `methods` may declare, by these names
 
 
 def twice(names: list[str]) -> list[str]:
@@ -40,3 +41,21 @@ def test_files_that_are_not_python_are_installed() -> None:
     installed = {path for folder, patterns in folders.items() for pattern in patterns for path in folder.glob(pattern)}
     found = {path for path in PACKAGE.rglob("*") if path.is_file() and path.suffix not in {".py", ".pyc"}}
     assert sorted(map(str, found - installed)) == []
+
+
+def test_no_public_constant_or_alias_stands_for_two_things() -> None:
+    """Constants, type aliases and type variables: a name of two meanings is two names, one meaning has one place."""
+    names = [name for path in PACKAGE.rglob("*.py") for name in assigned(ast.parse(path.read_text()))]
+    assert sorted(set(twice(names)) - DECLARED) == []
+
+
+def assigned(tree: ast.Module) -> set[str]:
+    """The public names in capitals or with a capital that a module assigns, each once."""
+    targets = [
+        target
+        for node in tree.body
+        if isinstance(node, ast.Assign | ast.AnnAssign)
+        for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
+    ]
+    names = (node.id for target in targets for node in ast.walk(target) if isinstance(node, ast.Name))
+    return {name for name in names if name[0].isupper()}

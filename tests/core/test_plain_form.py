@@ -13,7 +13,7 @@ import pytest
 
 from laws.compositions import all_methods
 from tacit.core import Method
-from tacit.core.plain_form import MAX_CHARACTERS, MAX_DEPTH, MAX_VALUES, canonical, from_plain, to_plain
+from tacit.core.plain_form import _MAX_DEPTH, MAX_CHARACTERS, MAX_VALUES, canonical, from_plain, to_plain
 from tacit.errors import UserError
 from tacit.methods import make
 from tacit.pieces import Mean, Poisson, Schedule, Sgd
@@ -119,7 +119,7 @@ def test_functions_have_a_digest_and_cannot_be_read() -> None:
         ({"sampler": {"type": "Poisson", "size": "4"}}, "Expected size of Poisson to be a number"),
         ({"sampler": {"size": 4.0}}, "Expected plain values and records with a type"),
         ({"name": "x" * 10, "server": {"type": "Replace"}}, "Use Add or Momentum"),
-        ({"patience": json.loads("[" * (MAX_DEPTH + 1) + "]" * (MAX_DEPTH + 1))}, f"{MAX_DEPTH} deep"),
+        ({"patience": json.loads("[" * (_MAX_DEPTH + 1) + "]" * (_MAX_DEPTH + 1))}, f"{_MAX_DEPTH} deep"),
         ({"patience": [0] * MAX_VALUES}, f"at most {MAX_VALUES} values"),
     ],
 )

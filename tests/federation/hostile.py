@@ -91,7 +91,7 @@ def open_hostile(config: Path) -> Handler:
     def answer(verb: str, request: bytes) -> bytes:
         if verb != ATTACK:
             return echo.answer(verb, request)
-        attack(json.loads(request), through=accepted_messages.SERVER)
+        attack(json.loads(request), through=accepted_messages.ROOT_SERVER)
         return b"done"
 
     return answer
@@ -181,6 +181,6 @@ def _payload(channel: str, topic: str, body: Mapping[str, Any]) -> Any:
         encode_payload(inner)
         return [{**pair, "target": "", "message": {"headers": dict(inner.headers), "payload": inner.payload}}]
     request = Shareable()
-    request.set_peer_props({ReservedKey.IDENTITY_NAME: accepted_messages.SERVER})
+    request.set_peer_props({ReservedKey.IDENTITY_NAME: accepted_messages.ROOT_SERVER})
     request.update({name: value.encode() if name != "verb" else value for name, value in body.items()})
     return request

@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tacit.federation.transport.nvflare.kits import PARTICIPANTS, SERVER, SITES, make_kits
+from tacit.federation.transport.nvflare.kits import PARTICIPANTS, SERVER_KIT, SITES, make_kits
 from tacit.federation.transport.nvflare.process import server_command, site_command
 from tacit.federation.transport.relay import SOCKET, RelayTransport, free_port
 
@@ -31,10 +31,10 @@ class Processes:
 
     @property
     def transport(self) -> RelayTransport:
-        return RelayTransport(self.study / SERVER / SOCKET)
+        return RelayTransport(self.study / SERVER_KIT / SOCKET)
 
     def kit(self, name: str) -> Path:
-        return self.study / SERVER if name == SERVER else self.study / SITES / name
+        return self.study / SERVER_KIT if name == SERVER_KIT else self.study / SITES / name
 
     def pid(self, name: str) -> int:
         file = self.study / f"{name}.pid"
@@ -48,7 +48,7 @@ class Processes:
         for name in names:
             kit = self.kit(name)
             config = (configs or {}).get(name, kit)
-            command = server_command(kit) if name == SERVER else site_command(kit, config, opener)
+            command = server_command(kit) if name == SERVER_KIT else site_command(kit, config, opener)
             prefix = ["hostile", hostile] if hostile else []
             self._launch(name, [*prefix, *command[command.index("-m") + 2 :]])  # without `python -m package`
 

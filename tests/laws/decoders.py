@@ -54,7 +54,7 @@ from tacit.report.pictures import Strip
 from tacit.runs import checkpoint, guarantee_file
 from tacit.runs import experiment as experiments
 from tacit.runs.directory import _parse_lines
-from tacit.runs.manifest import FORMAT as MANIFEST
+from tacit.runs.manifest import MANIFEST_FORMAT as MANIFEST
 from tacit.runs.manifest import Manifest, versions
 from tacit.tasks.formats import image_records, parse_idx, unpack
 from tacit.tasks.writers import read_leaf

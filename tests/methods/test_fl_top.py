@@ -16,7 +16,7 @@ from tacit.data import Task
 from tacit.engine import initial_state
 from tacit.errors import CompositionError, UserError
 from tacit.pieces.codecs.sensing import THRESHOLD
-from tacit.pieces.mechanisms.arithmetic import DISTANCE
+from tacit.pieces.mechanisms.arithmetic import INTEGER_DISTANCE
 from tacit.privacy.cohorts import failure
 from tacit.privacy.guarantee import Guarantee
 from tacit.privacy.planned_charges import release_of
@@ -142,7 +142,7 @@ def test_cohorts_of_fixed_size_are_accounted_as_such() -> None:
         assert release.amplification == release.sampling
         assert release.adjacencies[0] is Adjacency.ADD_OR_REMOVE
     near = release_of(methods.fl_top_dp(noise=1.54), 6000, 0)
-    assert near == Release(Gaussian(1.54), DISTANCE, drawn, failure=failure(drawn, 6000, 3))
+    assert near == Release(Gaussian(1.54), INTEGER_DISTANCE, drawn, failure=failure(drawn, 6000, 3))
 
 
 @pytest.mark.parametrize("name", ["fl-top", "fl-basic", "fl-bas-4", "fl-top-bis", "fl-cs"])

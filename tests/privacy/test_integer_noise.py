@@ -14,7 +14,7 @@ from scipy.special import logsumexp
 
 from tacit.core.prices import Gaussian, Release, Sampling, Zcdp
 from tacit.errors import UserError
-from tacit.pieces.mechanisms.arithmetic import DISTANCE, NOISES, Grid, Reals
+from tacit.pieces.mechanisms.arithmetic import INTEGER_DISTANCE, INTEGER_NOISES, Grid, Reals
 from tacit.privacy import renyi
 from tacit.privacy.accountants import FAST_PLD, Accountant, Accounting, Pld, Rdp, default_accountant
 from tacit.privacy.noise.discrete import SMOOTHING, DiscreteGaussian, IntegerBound, IntegerNoise, Skellam
@@ -232,7 +232,7 @@ def test_fl_top_dp_costs_the_same_on_the_lattice_as_with_reals(accountant: Accou
     grid = lattice()
     near = grid.noise.continuous(100, grid.bound)  # type: ignore[attr-defined]
     assert near.loss.noise_multiplier >= Z * (1 - 1e-12)
-    assert near.distance + grid.total_variation < DISTANCE
+    assert near.distance + grid.total_variation < INTEGER_DISTANCE
     assert grid.inflation < 0.001  # the additional noise: under 1 % in ε as well
 
 
@@ -257,7 +257,7 @@ def test_the_declared_price_covers_every_grid(kind: Literal["gaussian", "skellam
     declared = grid.release(Z, part)
     for dim, clip in ((10, 0.3), (8316, 0.61), (50_000, 7.0)):
         made = Lattice.fit(
-            clip=clip, dim=dim, cohort=100, honest=100, noise_multiplier=Z, noise=NOISES[kind], steps=grid.steps
+            clip=clip, dim=dim, cohort=100, honest=100, noise_multiplier=Z, noise=INTEGER_NOISES[kind], steps=grid.steps
         )
         shares = round(100 * part)
         if isinstance(made.noise, DiscreteGaussian):

@@ -25,7 +25,7 @@ from tacit.runs.directory import (
     read_manifest,
     read_rounds,
 )
-from tacit.runs.manifest import FORMAT, Manifest, MethodEntry, TaskEntry, versions
+from tacit.runs.manifest import MANIFEST_FORMAT, Manifest, MethodEntry, TaskEntry, versions
 
 TASK = TaskEntry(name="t", args={}, clients=2, samples=4, parameters=3, loss="L()", data=f"keyed:{0:08x}:{0:032x}")
 RUN = Manifest(
@@ -153,8 +153,11 @@ def with_manifest(**changes: object):
     [
         (lambda path: (path / MANIFEST).unlink(), "holds no run"),
         (lambda path: (path / MANIFEST).write_text("{"), "to be JSON"),
-        (lambda path: (path / MANIFEST).write_text("[]"), f"to have format {FORMAT}, got None"),
-        (with_manifest(format=FORMAT + 1), f"format {FORMAT}, got {FORMAT + 1}.*the version of Tacit that wrote"),
+        (lambda path: (path / MANIFEST).write_text("[]"), f"to have format {MANIFEST_FORMAT}, got None"),
+        (
+            with_manifest(format=MANIFEST_FORMAT + 1),
+            f"format {MANIFEST_FORMAT}, got {MANIFEST_FORMAT + 1}.*the version of Tacit that wrote",
+        ),
         (with_manifest(method={"name": "m"}), "Expected method of .* to have the key 'args'"),
         (with_manifest(extra=1), "Expected keys of .*, got 'extra'"),
         (with_manifest(seed="1"), "Expected seed of .* to be a whole number, got '1'"),

@@ -17,7 +17,7 @@ from tacit.core.keys import Ratchet, SecretKeys
 from tacit.errors import LedgerError, RunError, UserError
 from tacit.privacy.ledger import Ledger
 from tacit.runs import directory as results
-from tacit.runs.directory import CHECKPOINT, GUARANTEE, KEY, LEDGER, MANIFEST, MODEL, read_manifest
+from tacit.runs.directory import CHECKPOINT, GUARANTEE, LEDGER, MANIFEST, MODEL, NOISE_KEY, read_manifest
 from tacit.runs.records import Plan
 from tacit.runs.training import follow
 
@@ -119,7 +119,7 @@ def test_a_killed_run_resumes_with_the_same_noise(
     assert timeless(resumed.history) == timeless(whole.history)
     with Ledger.open(tmp_path / "elsewhere" / "killed" / LEDGER) as ledger:
         assert ledger.accounts.clients.rounds == ROUNDS
-    assert not (tmp_path / "elsewhere" / "killed" / KEY).exists()
+    assert not (tmp_path / "elsewhere" / "killed" / NOISE_KEY).exists()
 
 
 def test_a_kill_between_checkpoint_and_key_replays_nothing_else(
@@ -129,10 +129,10 @@ def test_a_kill_between_checkpoint_and_key_replays_nothing_else(
     monkeypatch.setattr(results, "SECONDS_BETWEEN_CHECKPOINTS", 0.0)
     steps = follow(Plan(method=private(), task=task()), workers=1, out=tmp_path / "run")
     next(steps)
-    old = (tmp_path / "run" / KEY).read_bytes()
+    old = (tmp_path / "run" / NOISE_KEY).read_bytes()
     next(steps), next(steps)
     shutil.copytree(tmp_path / "run", tmp_path / "elsewhere" / "killed")
-    (tmp_path / "elsewhere" / "killed" / KEY).write_bytes(old)
+    (tmp_path / "elsewhere" / "killed" / NOISE_KEY).write_bytes(old)
     *_, whole = steps
     assert torch.equal(resume(tmp_path / "elsewhere" / "killed").state.weights, whole.state.weights)
 
@@ -141,7 +141,7 @@ def test_keys_of_complete_rounds_are_erased(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(results, "SECONDS_BETWEEN_CHECKPOINTS", 0.0)
     start = Ratchet(0, Key.from_seed(0, "known to this test"))
     monkeypatch.setattr(Ratchet, "fresh", lambda: start)
-    file = tmp_path / "run" / KEY
+    file = tmp_path / "run" / NOISE_KEY
     for step in follow(Plan(method=private(), task=task()), workers=1, out=tmp_path / "run"):
         if step.state.round == ROUNDS:
             break
@@ -178,7 +178,7 @@ def publish(path: Path) -> None:
 
 
 def replace_by_another(path: Path) -> None:
-    shutil.copy(started(path.parent.with_name("another")) / KEY, path)
+    shutil.copy(started(path.parent.with_name("another")) / NOISE_KEY, path)
 
 
 def cut(path: Path) -> None:
@@ -204,7 +204,7 @@ def run_ahead(path: Path) -> None:
 )
 def test_a_key_that_is_not_this_runs_secret_is_refused(tmp_path: Path, damage, sentence: str) -> None:
     run = started(tmp_path / "run")
-    damage(run / KEY)
+    damage(run / NOISE_KEY)
     before = {path.name: path.read_bytes() for path in run.iterdir()}
     with pytest.raises(RunError, match=re.escape(sentence)):
         resume(run)

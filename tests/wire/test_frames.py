@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tacit.errors import WireError
-from tacit.wire.frames import VERSION, FrameKind, Part, pack, size, unpack
+from tacit.wire.frames import WIRE_VERSION, FrameKind, Part, pack, size, unpack
 
 FRAME = pack(FrameKind.MESSAGE, 5, {Part.ROW: torch.arange(6.0), Part.SAMPLES: torch.tensor(7)})
 
@@ -62,8 +62,8 @@ def test_frames_of_another_kind_are_rejected() -> None:
 
 
 def test_other_versions_are_rejected() -> None:
-    other = FRAME[:4] + bytes([VERSION + 1]) + FRAME[5:]
-    with pytest.raises(WireError, match=f"Expected wire version {VERSION}, got {VERSION + 1}"):
+    other = FRAME[:4] + bytes([WIRE_VERSION + 1]) + FRAME[5:]
+    with pytest.raises(WireError, match=f"Expected wire version {WIRE_VERSION}, got {WIRE_VERSION + 1}"):
         unpack(other, FrameKind.MESSAGE)
 
 
@@ -98,7 +98,7 @@ def test_unsupported_types_cannot_be_packed() -> None:
 
 def _framed(body: bytes, parts: int) -> bytes:
     def header(checksum: int) -> bytes:
-        fields = (b"TACT", VERSION, FrameKind.MESSAGE, parts, 0, 0, 0, checksum, 24 + len(body))
+        fields = (b"TACT", WIRE_VERSION, FrameKind.MESSAGE, parts, 0, 0, 0, checksum, 24 + len(body))
         return struct.pack("<4sBBBBIIII", *fields)
 
     return header(zlib.crc32(header(0) + body)) + body

@@ -36,7 +36,7 @@ CANARY_NORM = 1e4  # before clipping: larger than any clipping bound
 GUESSED_FRACTION = 0.1  # of the canaries of one run are guessed included, and as many excluded; fixed before any run
 FAILED = "failure"  # the name under which it is recorded whether a run failed
 STRUCTURE = "names and sizes"  # likewise, whether other things were released than in the first run
-EXACT = 1024  # tensors of at most this many numbers are recorded in double precision
+_EXACT = 1024  # tensors of at most this many numbers are recorded in double precision
 
 
 @dataclass(frozen=True, eq=False)
@@ -333,7 +333,7 @@ def _observed(
 
 
 def _flat(value: Tensor) -> Tensor:
-    exact = value.numel() <= EXACT or value.dtype == torch.int64
+    exact = value.numel() <= _EXACT or value.dtype == torch.int64
     flat = value.detach().flatten().to(torch.float64 if exact else torch.float32)
     return torch.nan_to_num(flat, nan=2e30, posinf=1e30, neginf=-1e30)
 

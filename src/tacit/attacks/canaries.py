@@ -10,10 +10,10 @@ from torch import Tensor
 from tacit.attacks.auditing import CANARY_NORM, Canary
 from tacit.core import Key, State
 
-MAX_LAYERS = 12
+_MAX_LAYERS = 12
 BLOCKS = 10
 COORDINATES = 3
-HOSTILE = {"not a number": torch.nan, "numbers whose squares overflow": 3e38}
+_HOSTILE = {"not a number": torch.nan, "numbers whose squares overflow": 3e38}
 LENGTHS = (1.5, 3.0, 9.0)  # in clipping bounds: for rules that clip only what is much too long
 
 
@@ -46,7 +46,7 @@ class CanaryCatalog:
             yield self._over_rounds("random signs", self._random_signs, "same", length * self.bound)
         for name, direction in (*self._layers(), *self._blocks(), *self._coordinates()):
             yield self._over_rounds(name, direction, "same")
-        for name, value in HOSTILE.items():
+        for name, value in _HOSTILE.items():
             yield Canary(name, torch.full((self.rounds, self._dim), value))
         yield from self.variants(self.first())
 
@@ -93,7 +93,7 @@ class CanaryCatalog:
             return
         ends = list(accumulate(self.state.layers))
         parts = [torch.arange(end - size, end) for size, end in zip(self.state.layers, ends, strict=True)]
-        for number, part in list(enumerate(parts))[:MAX_LAYERS]:
+        for number, part in list(enumerate(parts))[:_MAX_LAYERS]:
             yield f"parameter {number}", self._indicator(part)
         biases = [part for part, shape in zip(parts, self.state.shapes, strict=True) if len(shape) == 1]
         if biases:

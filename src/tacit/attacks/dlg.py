@@ -31,7 +31,7 @@ Labels = Literal["inferred", "optimised"]
 Distance = Literal["squared", "cosine"]
 RECOVERED, UNRECOGNISABLE = 0.9, 0.3  # SSIM
 CONVERGED = 1e-4  # the distance below which no further start is tried
-WINDOW, SIGMA = 11, 1.5  # of SSIM
+_WINDOW, _SIGMA = 11, 1.5  # of SSIM
 STABILISERS = (0.01**2, 0.03**2)  # C₁ and C₂ of SSIM for a range of 1
 
 
@@ -283,9 +283,9 @@ def _total_variation(x: Tensor) -> Tensor:
 
 def _window_means(images: Tensor) -> Tensor:
     """Means under the window of SSIM, channel by channel."""
-    channels, side = images.shape[1], min(*images.shape[2:], WINDOW)
+    channels, side = images.shape[1], min(*images.shape[2:], _WINDOW)
     side -= 1 - side % 2
     at = torch.arange(side, dtype=images.dtype) - side // 2
-    line = torch.exp(-(at**2) / (2 * SIGMA**2)) / (SIGMA * math.sqrt(2 * math.pi))
+    line = torch.exp(-(at**2) / (2 * _SIGMA**2)) / (_SIGMA * math.sqrt(2 * math.pi))
     window = torch.outer(line, line) / line.sum() ** 2
     return F.conv2d(images, window.expand(channels, 1, side, side), groups=channels)

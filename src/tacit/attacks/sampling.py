@@ -12,7 +12,7 @@ from tacit.core import Key
 from tacit.core.interfaces import Sampler
 from tacit.core.prices import Sampling
 
-DRAWS = 500
+_DRAWS = 500
 PAIRED = 64  # clients of which all pairs are looked at, in the first rounds
 PAIRED_ROUNDS = 4
 FAR = float(norm.isf(1e-6))  # standard deviations; there are at most a few dozen such tests
@@ -24,14 +24,14 @@ def sampler_problems(sampler: Sampler, population: int, rounds: int, key: Key) -
 
     Formal guarantees: a sampler that draws as it declares is reported with a probability of at most 0.005.
     """
-    cohorts, repeated = np.zeros((DRAWS, rounds, population), dtype=bool), 0
-    for draw in range(DRAWS):
+    cohorts, repeated = np.zeros((_DRAWS, rounds, population), dtype=bool), 0
+    for draw in range(_DRAWS):
         for index in range(rounds):
             drawn = sampler.cohort(population, index, key.child("sampler", draw).child("round", index).child("cohort"))
             cohorts[draw, index, drawn.numpy()] = True
             repeated += len(set(drawn.tolist())) < len(drawn)
     declared = [sampler.sampling(population, index) for index in range(rounds)]
-    twice = (f"{repeated} of {DRAWS * rounds} cohorts contain a client more than once",) if repeated else ()
+    twice = (f"{repeated} of {_DRAWS * rounds} cohorts contain a client more than once",) if repeated else ()
     tests = (_inclusion, _sizes, _repetition, _dependence)
     return (*twice, *(problem for test in tests for problem in test(cohorts, declared)))
 

@@ -22,13 +22,13 @@ from tacit.attacks.claims import COUNTS_ALPHA, GAP_ALPHA, AuditEvidence, Claim, 
 from tacit.attacks.sampling import sampler_problems
 from tacit.attacks.statistics import (
     Energy,
+    FloatVector,
     Linear,
     Noise,
     OffGrid,
     SampledLinear,
     Statistic,
     Together,
-    Vector,
     energies,
     nearest,
 )
@@ -43,12 +43,12 @@ CLEAR = 20.0  # standard deviations, beyond which a statistic needs no other bes
 SIMPLE = "weighted by variance"  # of which nothing but variances is fitted
 FITTED = 0.9  # of what others promise
 STATISTICS = 4  # linear ones of each kind of release that are compared
-SMALL = 64  # what has at most this many numbers is always looked at
+_SMALL = 64  # what has at most this many numbers is always looked at
 MAX_NUMBERS = 4e7  # that are kept at once
 UNSTEADY_KEYS = 6  # over which an effect is averaged, if it differs between keys
 SWEPT = 512  # coordinates that are tried at once
 STEADY = 1.05  # an effect is known if it differs between keys by no more than this factor
-Record = Mapping[str, Vector]
+Record = Mapping[str, FloatVector]
 
 
 @dataclass
@@ -97,9 +97,9 @@ class CanaryTrial:
     """
 
     canary: Canary
-    effects: Mapping[str, Vector]
-    others: Mapping[str, Vector]
-    offsets: Mapping[str, Vector]
+    effects: Mapping[str, FloatVector]
+    others: Mapping[str, FloatVector]
+    offsets: Mapping[str, FloatVector]
     separation: float
 
     def moved(self, statistic: Statistic) -> float | None:
@@ -123,7 +123,7 @@ class Scored:
     moved: float | None = None
 
     @property
-    def worlds(self) -> tuple[Vector, Vector]:
+    def worlds(self) -> tuple[FloatVector, FloatVector]:
         """The scores with, and without the canary."""
         return self.scores[0], self.scores[1]
 
@@ -200,8 +200,8 @@ class Search:
             values = [probe[name] for probe in probes]
             constant = all(np.array_equal(values[0], value) for value in values[1:])
             repeated = any(_are_multiples(values, [probe[other] for probe in probes]) for other in kept)
-            if size <= SMALL or not (constant or repeated):
-                kept += [name] * (size > SMALL)
+            if size <= _SMALL or not (constant or repeated):
+                kept += [name] * (size > _SMALL)
             else:
                 self.record.ignored |= {name}
 
@@ -222,7 +222,7 @@ class Search:
             yield number
         return stacks
 
-    def _effects(self, canary: Canary) -> tuple[dict[str, Vector], dict[str, Vector], dict[str, Vector]]:
+    def _effects(self, canary: Canary) -> tuple[dict[str, FloatVector], dict[str, FloatVector], dict[str, FloatVector]]:
         """The exact effect of a canary, by runs with the same keys; for a single key; and that of the other clients."""
         keys = [self.key.child("effect", number) for number in range(2)]
         without = [self._without(canary, key) for key in keys]
@@ -238,7 +238,7 @@ class Search:
         alone = self._without(replace(canary, others=None), keys[0]) if canary.others is not None else without[0]
         return effects, of_one_key, {name: without[0][name].astype(np.float64) - alone[name] for name in effects}
 
-    def _odd_and_even(self, canary: Canary, names: list[str]) -> dict[str, Vector]:
+    def _odd_and_even(self, canary: Canary, names: list[str]) -> dict[str, FloatVector]:
         """The effect where the noise itself depends on the canary.
 
         Opposite updates leave the noise as it is, so that half of their difference is exact. What they have in common
@@ -346,7 +346,7 @@ class Search:
                 yield OffGrid(name, noise.example, noise.steps)
 
     def _sampled(
-        self, name: str, label: str, centre: Vector, direction: Vector, effect: Vector, noise: Noise
+        self, name: str, label: str, centre: FloatVector, direction: FloatVector, effect: FloatVector, noise: Noise
     ) -> SampledLinear:
         """The same test, round by round, for a canary that is sampled."""
         shape = self.audit.rounds, -1
@@ -409,7 +409,7 @@ def _oriented(statistic: Statistic, scores: NDArray[np.float64]) -> tuple[Statis
     return replace(statistic, sign=-1.0), -scores
 
 
-def _are_multiples(first: list[Vector], second: list[Vector]) -> bool:
+def _are_multiples(first: list[FloatVector], second: list[FloatVector]) -> bool:
     """Whether one is the same multiple of the other in all runs."""
     if len(first[0]) != len(second[0]):
         return False

@@ -16,16 +16,16 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import logsumexp
 
-Vector = NDArray[np.float64]
+FloatVector = NDArray[np.float64]
 Stack = NDArray[np.float32]
 RIDGES = (1.0, 1e-2, 1e-6)
 SAME = 0.999  # correlation of numbers whose noise is the same
 MIN_VARIED = 8  # numbers, of which two runs have no reason to agree in all
 MIN_ENERGY = 8  # numbers, below which there is no energy to speak of
-MAX_MU = 1e6
+_MAX_MU = 1e6
 NEIGHBOURS = 5  # the distance to the fifth nearest of numbers estimates their density
-TINY = 1e-6  # standard deviations within which numbers are the same
-MAX_COMPARED = 1024  # numbers that are compared with those that were observed
+_TINY = 1e-6  # standard deviations within which numbers are the same
+_MAX_COMPARED = 1024  # numbers that are compared with those that were observed
 MIN_REFERENCE, MAX_REFERENCE = 100, 20_000  # of the latter
 GRID_BITS = {np.dtype(np.float64): 44, np.dtype(np.float32): 20}  # below the largest number, of a grid that is sought
 MIN_GRID = 16  # of these units, below which a grid is that of the number type
@@ -44,12 +44,12 @@ class Noise:
         steps: of a grid on which each number differs from the example, much coarser than the number type; 0: none.
     """
 
-    centre: Vector
-    scale: Vector
+    centre: FloatVector
+    scale: FloatVector
     fit: Stack
     check: Stack
-    example: Vector
-    steps: Vector
+    example: FloatVector
+    steps: FloatVector
 
     @classmethod
     def of(cls, runs: NDArray[np.float64] | Stack, effect_size: float) -> "Noise":
@@ -62,9 +62,9 @@ class Noise:
         return cls(centre, scale, standard[:fitted], standard[fitted:], runs[0].astype(np.float64), _grid_steps(runs))
 
     @cached_property
-    def _gram(self) -> Vector:
+    def _gram(self) -> FloatVector:
         fit = self.fit.astype(np.float64)
-        product: Vector = fit @ fit.T
+        product: FloatVector = fit @ fit.T
         return product
 
     @cached_property
@@ -82,7 +82,7 @@ class Noise:
         signs = np.sign(products[found]).astype(np.int64)
         return np.stack([moving[order[found]], moving[order[found + 1]], signs], 1)
 
-    def directions(self, effect: Vector) -> Iterator[tuple[str, Vector]]:
+    def directions(self, effect: FloatVector) -> Iterator[tuple[str, FloatVector]]:
         """Linear tests for this effect, of standardised numbers, by name."""
         shift = effect / self.scale
         yield "weighted by variance", shift
@@ -99,12 +99,12 @@ class Noise:
             np.add.at(weights, second, -sign * differences)
             yield "repeated noise", weights
 
-    def separation(self, effect: Vector, direction: Vector) -> float:
+    def separation(self, effect: FloatVector, direction: FloatVector) -> float:
         """How many standard deviations of the noise the effect moves this test, on runs that it was not fitted to."""
         direction = direction / max(float(np.abs(direction).max(initial=0.0)), 1e-300)
         moved = float(direction @ (effect / self.scale))
         spread = float((self.check @ direction.astype(np.float32)).std(dtype=np.float64))
-        return moved / (spread + abs(moved) / MAX_MU) if moved > 0 else 0.0
+        return moved / (spread + abs(moved) / _MAX_MU) if moved > 0 else 0.0
 
     @property
     def observed(self) -> Stack:
@@ -112,7 +112,7 @@ class Noise:
         return np.concatenate([self.fit, self.check])
 
     @property
-    def pooled(self) -> tuple[Vector, Vector]:
+    def pooled(self) -> tuple[FloatVector, FloatVector]:
         """Zero, and a single deviation, if the numbers do not contradict that they share them; otherwise their own."""
         runs, common = len(self.fit), float(np.sqrt(np.mean(self.scale**2)))
         alike = float(np.std(self.scale / common)) < 2 / np.sqrt(2 * runs)
@@ -131,14 +131,14 @@ class Noise:
                 yield index
 
 
-def _grid_steps(runs: NDArray[np.float64] | Stack) -> Vector:
+def _grid_steps(runs: NDArray[np.float64] | Stack) -> FloatVector:
     """The step of the grid on which each number differs between runs; 0 where there is none but that of its type."""
     bits = GRID_BITS[runs.dtype]
     largest = np.abs(runs).max(0).astype(np.float64)
     unit = np.exp2(np.floor(np.log2(np.maximum(largest, 1e-300))) - bits)
     differences = np.rint((runs.astype(np.float64) - runs[0]) / unit)
     common = np.gcd.reduce(np.abs(differences).astype(np.int64), axis=0)
-    found: Vector = np.where(common >= MIN_GRID, common * unit, 0.0)
+    found: FloatVector = np.where(common >= MIN_GRID, common * unit, 0.0)
     return found
 
 
@@ -155,12 +155,12 @@ class Linear:
 
     released: str
     name: str
-    centre: Vector
-    weights: Vector
+    centre: FloatVector
+    weights: FloatVector
     linear: bool = True
     family: ClassVar[str] = "linear"
 
-    def score(self, runs: Mapping[str, Vector]) -> float:
+    def score(self, runs: Mapping[str, FloatVector]) -> float:
         return float((runs[self.released] - self.centre) @ self.weights)
 
 
@@ -179,14 +179,14 @@ class SampledLinear:
 
     released: str
     name: str
-    centre: Vector
-    weights: Vector
-    effects: Vector
-    rates: Vector
+    centre: FloatVector
+    weights: FloatVector
+    effects: FloatVector
+    rates: FloatVector
     linear: bool = False
     family: ClassVar[str] = "linear"
 
-    def score(self, runs: Mapping[str, Vector]) -> float:
+    def score(self, runs: Mapping[str, FloatVector]) -> float:
         values = (runs[self.released] - self.centre).reshape(self.weights.shape)
         scores = (values * self.weights).sum(1) * self.effects - self.effects**2 / 2
         absent = np.log(np.maximum(1 - self.rates, 1e-300))
@@ -208,14 +208,14 @@ class Energy:
 
     released: str
     name: str
-    centre: Vector
-    scale: Vector
+    centre: FloatVector
+    scale: FloatVector
     which: NDArray[np.int64]
     sign: float = 1.0
     linear: bool = False
     family: ClassVar[str] = "energy"
 
-    def score(self, runs: Mapping[str, Vector]) -> float:
+    def score(self, runs: Mapping[str, FloatVector]) -> float:
         values = (runs[self.released][self.which] - self.centre[self.which]) / self.scale[self.which]
         return self.sign * float(np.log(np.mean(values**2) + 1e-12))
 
@@ -235,26 +235,26 @@ class NearestNumbers:
     """
 
     released: str
-    centre: Vector
-    scale: Vector
+    centre: FloatVector
+    scale: FloatVector
     which: NDArray[np.int64]
-    effects: Vector
-    reference: Vector
+    effects: FloatVector
+    reference: FloatVector
     name: str = "nearest noise of each number"
     linear: bool = False
     family: ClassVar[str] = "nearest"
 
-    def score(self, runs: Mapping[str, Vector]) -> float:
+    def score(self, runs: Mapping[str, FloatVector]) -> float:
         values = (runs[self.released][self.which] - self.centre[self.which]) / self.scale[self.which]
         return float(np.log(self._distances(values) / self._distances(values - self.effects)).sum())
 
-    def _distances(self, values: Vector) -> Vector:
+    def _distances(self, values: FloatVector) -> FloatVector:
         """To the fifth nearest noise."""
         around = np.searchsorted(self.reference, values)[:, None] + np.arange(-NEIGHBOURS, NEIGHBOURS)
         inside = (around >= 0) & (around < len(self.reference))
         near = self.reference[around.clip(0, len(self.reference) - 1)]
         distances = np.where(inside, np.abs(near - values[:, None]), np.inf)
-        found: Vector = np.partition(distances, NEIGHBOURS - 1, axis=1)[:, NEIGHBOURS - 1] + TINY
+        found: FloatVector = np.partition(distances, NEIGHBOURS - 1, axis=1)[:, NEIGHBOURS - 1] + _TINY
         return found
 
 
@@ -270,13 +270,13 @@ class OffGrid:
     """
 
     released: str
-    example: Vector
-    steps: Vector
+    example: FloatVector
+    steps: FloatVector
     name: str = "low-order bits"
     linear: bool = False
     family: ClassVar[str] = "grid"
 
-    def score(self, runs: Mapping[str, Vector]) -> float:
+    def score(self, runs: Mapping[str, FloatVector]) -> float:
         there = self.steps > 0
         steps = (runs[self.released][there] - self.example[there]) / self.steps[there]
         return float((np.abs(steps - np.rint(steps)) > 1 / MIN_GRID / 2).mean())
@@ -300,26 +300,28 @@ class Together:
     def name(self) -> str:
         return f"{self.first.name} with {self.second.name}"
 
-    def score(self, runs: Mapping[str, Vector]) -> float:
+    def score(self, runs: Mapping[str, FloatVector]) -> float:
         return self.weights[0] * self.first.score(runs) + self.weights[1] * self.second.score(runs)
 
 
 Statistic = Linear | SampledLinear | Energy | NearestNumbers | OffGrid | Together
 
 
-def nearest(released: str, noise: Noise, offset: Vector, effect: Vector) -> Iterator[NearestNumbers]:
+def nearest(released: str, noise: Noise, offset: FloatVector, effect: FloatVector) -> Iterator[NearestNumbers]:
     """A comparison with observed noise, of the numbers with the largest effects."""
     centre, scale = noise.pooled
     shifts = effect / scale
     observed = (noise.observed * noise.scale + (noise.centre - centre)) / scale
-    if not 0 < float(np.abs(shifts).max(initial=0.0)) < MAX_MU or observed.size < MIN_REFERENCE:
+    if not 0 < float(np.abs(shifts).max(initial=0.0)) < _MAX_MU or observed.size < MIN_REFERENCE:
         return
-    which = np.sort(np.argsort(-np.abs(shifts))[:MAX_COMPARED])
+    which = np.sort(np.argsort(-np.abs(shifts))[:_MAX_COMPARED])
     reference = np.sort(observed.ravel()[:: max(observed.size // MAX_REFERENCE, 1)])
     yield NearestNumbers(released, centre + offset, scale, which, shifts[which], reference)
 
 
-def energies(released: str, centre: Vector, scale: Vector, rounds: int, layers: tuple[int, ...]) -> Iterator[Energy]:
+def energies(
+    released: str, centre: FloatVector, scale: FloatVector, rounds: int, layers: tuple[int, ...]
+) -> Iterator[Energy]:
     """The energies of all numbers, of those of each round, and of each of the model's parameters."""
     count = len(centre)
     if count < MIN_ENERGY:

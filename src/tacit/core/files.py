@@ -19,7 +19,7 @@ except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 _LOCKS = fcntl is not None
 
-LIMIT = 1 << 24  # bytes of a file that is read whole, unless another limit is given
+MAX_FILE_BYTES = 1 << 24  # bytes of a file that is read whole, unless another limit is given
 _CHAIN_LIMIT = 1 << 30  # bytes of a chained file
 _ADVICE = {
     errno.ENOSPC: "Free some space",
@@ -40,7 +40,7 @@ def storage_errors(path: Path) -> Iterator[None]:
         raise StorageError(f"Could not write {path} ({os.strerror(error.errno or errno.EIO)}). {advice}.") from error
 
 
-def read(path: Path, what: str = "", error: type[UserError] = UserError, limit: int = LIMIT) -> bytes:
+def read(path: Path, what: str = "", error: type[UserError] = UserError, limit: int = MAX_FILE_BYTES) -> bytes:
     """The content of a file; one that cannot be read or is too long is an `error`, whose message calls it `what`."""
     name = f"{what} {path}" if what else str(path)
     try:

@@ -23,7 +23,7 @@ from tacit.core.interfaces import (
     Trainer,
 )
 from tacit.core.neutral import Add, Identity, Mean, NoNoise, Plain
-from tacit.core.plain_form import VERSION, Form, canonical, digest, from_plain, parse, to_plain
+from tacit.core.plain_form import PLAIN_VERSION, Form, canonical, digest, from_plain, parse, to_plain
 from tacit.core.prices import Budget, Unit, check_delta, check_rounds
 from tacit.core.terms import Terms
 from tacit.errors import UserError, expect
@@ -81,7 +81,7 @@ class Method:
 
     def to_plain(self) -> dict[str, Form]:
         """Its canonical form: nested dictionaries, lists, texts and numbers, with the version of the form."""
-        return {"version": VERSION, **to_plain(self)}
+        return {"version": PLAIN_VERSION, **to_plain(self)}
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Form], own: Iterable[type] = ()) -> Self:
@@ -102,8 +102,8 @@ class Method:
         """
         given = dict(plain)
         version = given.pop("version", None)
-        if version != VERSION or isinstance(version, bool):
-            raise UserError(f"Expected the form of a method of version {VERSION}, got {version!r}.")
+        if version != PLAIN_VERSION or isinstance(version, bool):
+            raise UserError(f"Expected the form of a method of version {PLAIN_VERSION}, got {version!r}.")
         found = from_plain(given, own)
         if not isinstance(found, cls):
             raise UserError(f"Expected the form of a method, got that of {type(found).__name__}.")

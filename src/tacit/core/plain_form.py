@@ -27,9 +27,9 @@ from tacit.core.record_text import records_of
 from tacit.core.schema import arms, check_names, choose, item_types, made
 from tacit.errors import UserError
 
-VERSION = 1
-TAG = "type"
-MAX_DEPTH = 16
+PLAIN_VERSION = 1
+TYPE_TAG = "type"
+_MAX_DEPTH = 16
 MAX_VALUES = 10_000
 MAX_CHARACTERS = 1 << 20  # of a form as text
 _DIGESTS = ("function", "name", "partial", "tensor")  # types of which a form has a name or digest only
@@ -94,7 +94,7 @@ def to_plain(value: object) -> Form:
         )
     hints = _hints(kind)
     given = {name: to_plain(_as_declared(each, hints.get(name, Any))) for name, each in found.items()}
-    return {TAG: _tag(kind), **given}
+    return {TYPE_TAG: _tag(kind), **given}
 
 
 @to_plain.register(NoneType)
@@ -114,7 +114,7 @@ def _number(value: Real) -> Form:
     number = float(value)
     if math.isnan(number):
         raise UserError("Expected numbers in a method, got NaN.")
-    return number if math.isfinite(number) else {TAG: "float", "value": str(number)}
+    return number if math.isfinite(number) else {TYPE_TAG: "float", "value": str(number)}
 
 
 @to_plain.register(tuple)
@@ -127,7 +127,7 @@ def _items(value: Iterable[object]) -> Form:
 def _tensor(value: Tensor) -> Form:
     data = value.detach().cpu().contiguous()
     content = hashlib.sha256(data.numpy().tobytes()).hexdigest()
-    return {TAG: "tensor", "dtype": str(data.dtype), "shape": list(data.shape), "digest": content}
+    return {TYPE_TAG: "tensor", "dtype": str(data.dtype), "shape": list(data.shape), "digest": content}
 
 
 @to_plain.register
@@ -136,19 +136,19 @@ def _function(value: FunctionType) -> Form:
     cells = [_enclosed(cell.cell_contents) for cell in value.__closure__ or ()]
     given = [_enclosed(each) for each in (*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values())]
     content = digest([_code(value.__code__), cells, given])
-    return {TAG: "function", "name": f"{value.__module__}:{value.__qualname__}", "digest": content}
+    return {TYPE_TAG: "function", "name": f"{value.__module__}:{value.__qualname__}", "digest": content}
 
 
 @to_plain.register(type)
 @to_plain.register(BuiltinFunctionType)
 def _named(value: type | BuiltinFunctionType) -> Form:
-    return {TAG: "name", "name": f"{value.__module__}:{value.__qualname__}"}
+    return {TYPE_TAG: "name", "name": f"{value.__module__}:{value.__qualname__}"}
 
 
 @to_plain.register
 def _partial(value: functools.partial) -> Form:  # type: ignore[type-arg]
     parts = [to_plain(each) for each in (value.func, value.args, sorted(value.keywords.items()))]
-    return {TAG: "partial", "digest": digest(parts)}
+    return {TYPE_TAG: "partial", "digest": digest(parts)}
 
 
 def from_plain(plain: Form, own: Iterable[type] = ()) -> object:
@@ -167,8 +167,8 @@ class _Reader:
         self._own, self._counter = own, count(1)
 
     def value(self, plain: Form, depth: int) -> object:
-        if depth > MAX_DEPTH or next(self._counter) > MAX_VALUES:
-            raise UserError(f"Expected a form of at most {MAX_VALUES} values, {MAX_DEPTH} deep.")
+        if depth > _MAX_DEPTH or next(self._counter) > MAX_VALUES:
+            raise UserError(f"Expected a form of at most {MAX_VALUES} values, {_MAX_DEPTH} deep.")
         match plain:
             case None | bool() | int() | str():
                 return plain
@@ -180,7 +180,7 @@ class _Reader:
                 return float(infinite)
             case {"type": str(name), **given}:
                 return self._record(name, typing.cast(dict[str, Form], given), depth)
-        raise UserError(f"Expected plain values and records with a {TAG} in a form, got {str(plain)[:80]!r}.")
+        raise UserError(f"Expected plain values and records with a {TYPE_TAG} in a form, got {str(plain)[:80]!r}.")
 
     def _record(self, name: str, given: Mapping[str, Form], depth: int) -> object:
         if name in _DIGESTS:

@@ -14,7 +14,7 @@ from typing import TypeGuard
 from tacit.core.schema import choose, made
 from tacit.errors import UserError
 
-LIMIT = 1 << 16  # characters
+MAX_TEXT_BYTES = 1 << 16  # characters
 
 
 def parse(text: str, records: Mapping[str, type], what: str) -> object:
@@ -28,8 +28,8 @@ def parse(text: str, records: Mapping[str, type], what: str) -> object:
         >>> parse("Budget(2.0, delta=1e-5)", {"Budget": Budget}, "a budget")
         Budget(epsilon=2.0, delta=1e-05)
     """
-    if len(text) > LIMIT:
-        raise UserError(f"Expected the text of {what} to have at most {LIMIT} characters, got {len(text)}.")
+    if len(text) > MAX_TEXT_BYTES:
+        raise UserError(f"Expected the text of {what} to have at most {MAX_TEXT_BYTES} characters, got {len(text)}.")
     try:
         return _value(_tree(text), records)
     except (SyntaxError, RecursionError, MemoryError) as error:

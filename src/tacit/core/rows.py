@@ -26,8 +26,8 @@ from torch import Tensor
 from tacit.core.keys import Key
 from tacit.errors import TacitError
 
-TINY = 1e-15  # below it, squares may underflow in float32
-BLOCK = 1024
+_TINY = 1e-15  # below it, squares may underflow in float32
+_BLOCK = 1024
 DEPTH = 80  # additions in float32 that follow on each other, in a sum of clipped gradients
 
 
@@ -113,7 +113,7 @@ class DenseRows:
     @cached_property
     def _norms(self) -> Tensor:
         norms = _blockwise_norms(self.values)
-        if not bool(((norms > TINY) & (norms < torch.inf)).all()):
+        if not bool(((norms > _TINY) & (norms < torch.inf)).all()):
             norms = torch.linalg.vector_norm(self.values, dim=1, dtype=torch.float64)
         return norms
 
@@ -220,9 +220,9 @@ class ClippedSum:
 
 def _blockwise_norms(rows: Tensor) -> Tensor:
     """L2 norms, with the squares of blocks added in float64: in float32, a million numbers lose 2e-5 of the norm."""
-    count = rows.shape[1] // BLOCK
-    blocks: Tensor = torch.linalg.vector_norm(rows[:, : count * BLOCK].reshape(len(rows), count, BLOCK), dim=2)
-    rest: Tensor = torch.linalg.vector_norm(rows[:, count * BLOCK :], dim=1)
+    count = rows.shape[1] // _BLOCK
+    blocks: Tensor = torch.linalg.vector_norm(rows[:, : count * _BLOCK].reshape(len(rows), count, _BLOCK), dim=2)
+    rest: Tensor = torch.linalg.vector_norm(rows[:, count * _BLOCK :], dim=1)
     return torch.cat([blocks, rest[:, None]], dim=1).double().square().sum(1).sqrt()
 
 

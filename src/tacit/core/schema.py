@@ -16,7 +16,8 @@ from typing import Any, Literal, TypeVar
 
 from tacit.errors import UserError
 
-T = TypeVar("T")
+_T = TypeVar("_T")
+Options = Mapping[str, object]  # of a factory: plain values by name
 MAX_INT = 2**63 - 1
 MAX_DENOMINATOR = 1_000_000  # of fractions that people mean by a decimal number
 MAX_WORD = 200  # characters of a name that is compared with others
@@ -33,7 +34,7 @@ SLOTS = ("sampler", "trainer", "codec", "mechanism", "channel", "aggregator", "s
 SETTINGS = ("budget", "patience", "reach", "report_delta")  # of a method, beside its pieces
 
 
-def call(factory: Callable[..., T], label: str, options: Mapping[str, object]) -> T:
+def call(factory: Callable[..., _T], label: str, options: Mapping[str, object]) -> _T:
     """Call a factory with options from a file or a command line.
 
     Args:
@@ -107,7 +108,7 @@ def check_names(options: Iterable[str], known: Iterable[str], label: str) -> Non
         choose(table, key, f"options of {label}")
 
 
-def changed(record: T, changes: Mapping[str, object], label: str) -> T:
+def changed(record: _T, changes: Mapping[str, object], label: str) -> _T:
     """A copy of a frozen record with some fields changed, its own or those of nested records.
 
     Args:
@@ -190,7 +191,7 @@ def check_fields(record: type, given: Mapping[str, object]) -> None:
             raise _wrong_type(value, hints[key], key, record.__name__)
 
 
-def made(record: type[T], args: Sequence[object], named: Mapping[str, object]) -> T:
+def made(record: type[_T], args: Sequence[object], named: Mapping[str, object]) -> _T:
     """A record of values from outside; raises `UserError` unless they have the types of its fields, and fit."""
     try:
         check_fields(record, inspect.signature(record).bind(*args, **named).arguments)
@@ -211,7 +212,7 @@ def _wrong_type(value: object, annotation: Any, key: str, label: str) -> UserErr
     return UserError(f"Expected {key} of {label} to be {_name(annotation)}, got {value!r} ({type(value).__name__}).")
 
 
-def choose(table: Mapping[str, T], name: str, what: str) -> T:
+def choose(table: Mapping[str, _T], name: str, what: str) -> _T:
     """The entry with this name; for an unknown name, an error that lists all names and suggests the closest.
 
     Example:

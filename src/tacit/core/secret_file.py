@@ -7,9 +7,9 @@ from pathlib import Path
 from tacit.core import files
 from tacit.errors import UserError
 
-SIZE = 32  # bytes
+_SIZE = 32  # bytes
 _OTHERS = 0o077  # permissions of anybody but the owner
-_DIGITS = re.compile(rf"[0-9a-f]{{{2 * SIZE}}}")
+_DIGITS = re.compile(rf"[0-9a-f]{{{2 * _SIZE}}}")
 
 
 def make(path: Path) -> None:
@@ -20,7 +20,7 @@ def make(path: Path) -> None:
         files.make_private(path.parent)
         with files.locked(path.parent):
             if not path.exists():
-                files.write(path, secrets.token_hex(SIZE).encode() + b"\n", private=True)
+                files.write(path, secrets.token_hex(_SIZE).encode() + b"\n", private=True)
 
 
 def read(path: Path, what: str) -> bytes:
@@ -29,5 +29,5 @@ def read(path: Path, what: str) -> bytes:
     if path.stat().st_mode & _OTHERS:
         raise UserError(f"Expected {path} to be readable by its user only. Use chmod 600 {path}.")
     if not _DIGITS.fullmatch(content.decode("ascii", "replace")):
-        raise UserError(f"Expected {path} to hold the {what}, of {2 * SIZE} hexadecimal digits, got other content.")
+        raise UserError(f"Expected {path} to hold the {what}, of {2 * _SIZE} hexadecimal digits, got other content.")
     return bytes.fromhex(content.decode())

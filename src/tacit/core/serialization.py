@@ -22,9 +22,9 @@ from tacit.core import files
 from tacit.core.schema import TYPES_IN_WORDS, listed, suggestion
 from tacit.errors import UserError
 
-T = TypeVar("T")
-LIMIT = 1 << 24  # bytes of a JSON document, which needs about 20 times as many when it is parsed
-TOML_LIMIT = 1 << 17  # bytes of a TOML document, whose parser is slow
+_T = TypeVar("_T")
+MAX_JSON_BYTES = 1 << 24  # bytes of a JSON document, which needs about 20 times as many when it is parsed
+MAX_TOML_BYTES = 1 << 17  # bytes of a TOML document, whose parser is slow
 MAX_DEPTH = 32  # of values in a document
 MAX_SHOWN = 300  # characters of a value in an error message
 MAX_KEY = 8  # dots in a key of a TOML document
@@ -59,7 +59,7 @@ class Source:
         return self.error(f"{sentence} {self.advice}".rstrip())
 
 
-def read_json(content: bytes, kind: type[T], source: Source, *, version: int | None = None, strict: bool = True) -> T:
+def read_json(content: bytes, kind: type[_T], source: Source, *, version: int | None = None, strict: bool = True) -> _T:
     """The record in a JSON document.
 
     Args:
@@ -69,8 +69,8 @@ def read_json(content: bytes, kind: type[T], source: Source, *, version: int | N
         version: what its key `format` must be; None: it is not checked.
         strict: whether strings are only strings, and not also numbers such as `inf`, which JSON does not have.
     """
-    if len(content) > LIMIT:
-        raise source.problem(f"Expected {source.label} to have at most {LIMIT} bytes, got {len(content)}.")
+    if len(content) > MAX_JSON_BYTES:
+        raise source.problem(f"Expected {source.label} to have at most {MAX_JSON_BYTES} bytes, got {len(content)}.")
     try:
         table = json.loads(content)
     except (ValueError, RecursionError):
@@ -84,14 +84,14 @@ def read_json(content: bytes, kind: type[T], source: Source, *, version: int | N
     return convert(table, kind, source, strict=strict)
 
 
-def read_toml(path: Path, kind: type[T]) -> T:
+def read_toml(path: Path, kind: type[_T]) -> _T:
     """The record in a TOML file; an unknown key is an error."""
     return convert(load_toml(path), kind, Source(label=str(path)))
 
 
 def load_toml(path: Path) -> Mapping[str, Any]:
     """The plain values in a TOML file; a file that cannot be read or parsed is a `UserError`."""
-    content = files.read(path, limit=TOML_LIMIT)
+    content = files.read(path, limit=MAX_TOML_BYTES)
     try:
         table = _parsed(content.decode("utf-8"))
     except RecursionError as error:
@@ -123,7 +123,7 @@ def _parsed(content: str) -> Mapping[str, Any]:
     return tomllib.loads(content)
 
 
-def convert(value: object, kind: type[T], source: Source, *, strict: bool = True) -> T:
+def convert(value: object, kind: type[_T], source: Source, *, strict: bool = True) -> _T:
     """The record in a table of plain values.
 
     Args:
@@ -149,7 +149,7 @@ def convert(value: object, kind: type[T], source: Source, *, strict: bool = True
         raise source.problem(f"Expected the texts of {source.label} to be Unicode, got half a character.") from None
 
 
-def _converted(value: object, kind: type[T], source: Source, *, strict: bool) -> T:
+def _converted(value: object, kind: type[_T], source: Source, *, strict: bool) -> _T:
     schema = _schema(kind)  # type: ignore[arg-type]  # a type is hashable
     if source.closed:
         for path, key, known in _unknown_keys(value, schema):

@@ -21,7 +21,7 @@ from tacit.errors import DataError, ModelError, UserError
 
 Output = int | str | Callable[[Any], Tensor]
 HALF = (torch.float16, torch.bfloat16)
-EXACT = 1 << 24  # up to which float32 holds every whole number
+_EXACT = 1 << 24  # up to which float32 holds every whole number
 
 
 @dataclass(frozen=True)
@@ -74,10 +74,10 @@ class InputFields:
         if not floats:
             return torch.int64
         wide = torch.float64 if torch.float64 in floats else torch.float32
-        exact = all(t.is_floating_point() or len(t) == 0 or int(t.abs().max()) <= EXACT for t in tensors)
+        exact = all(t.is_floating_point() or len(t) == 0 or int(t.abs().max()) <= _EXACT for t in tensors)
         if wide == torch.float32 and not exact:
             raise DataError(
-                f"Expected whole numbers up to {EXACT} beside inputs with fractions in {who}, got larger ones. "
+                f"Expected whole numbers up to {_EXACT} beside inputs with fractions in {who}, got larger ones. "
                 "Renumber them, for example with torch.unique(x, return_inverse=True)."
             )
         return wide

@@ -31,7 +31,7 @@ from tacit.errors import DataError
 
 TARGETS = ("labels", "label", "target", "y")  # of a data set with named columns, if no target is given
 Inputs = Tensor | dict[str, Tensor] | tuple[Tensor, ...]
-PAIR = "one pair (x, y) per client"
+_PAIR = "one pair (x, y) per client"
 MOST_CLIENTS = 1 << 16  # from something that does not say when it ends
 
 
@@ -96,22 +96,22 @@ def each_client(clients: object) -> Iterator[tuple[str, object]]:
         return
     if is_frame(clients):
         raise DataError(
-            f"Expected {PAIR}, got one table. Say which column names the client and which is predicted: "
+            f"Expected {_PAIR}, got one table. Say which column names the client and which is predicted: "
             "tacit.Task.from_table(table, client='...', target='...')."
         )
     single = isinstance(clients, Tensor | Dataset | DataLoader) and not isinstance(clients, Iterator)
     if single or (isinstance(clients, np.ndarray) and (clients.dtype != object or clients.ndim != 1)):
         raise DataError(
-            f"Expected {PAIR}, got a single {type(clients).__name__}. Divide it among clients; for one client write "
+            f"Expected {_PAIR}, got a single {type(clients).__name__}. Divide it among clients; for one client write "
             "clients=[data]."
         )
     if not isinstance(clients, Iterable) or isinstance(clients, str | bytes):
         raise DataError(
-            f"Expected {PAIR}, got {described(clients)}. For a file or a folder use tacit.Task.from_table(path, ...)."
+            f"Expected {_PAIR}, got {described(clients)}. For a file or a folder use tacit.Task.from_table(path, ...)."
         )
     if isinstance(clients, tuple | list) and _are_transposed(clients):
         raise DataError(
-            f"Expected {PAIR}, got a list of inputs and a list of targets. Write clients=list(zip(xs, ys))."
+            f"Expected {_PAIR}, got a list of inputs and a list of targets. Write clients=list(zip(xs, ys))."
         )
     found = _as_list(clients)
     for number, data in enumerate(readable(found, "the clients")):

@@ -41,9 +41,10 @@ from tacit.data.tables import Table, as_texts, coded, read_table
 from tacit.data.written_numbers import plain_number
 from tacit.errors import DataError, UserError, expect
 
-FORMAT = 1
+ENCODING_FORMAT = 1
 MAX_INPUTS = 1 << 17  # of an encoding: what it makes of one row must fit into memory many times
-MAX_SHOWN = 5  # values in an error message
+ENCODING = "encoding.json"  # the name of its file
+_MAX_SHOWN = 5  # values in an error message
 Limit = float | str  # a number, or a date as YYYY-MM-DD
 Limits = tuple[Limit, Limit]
 
@@ -223,16 +224,16 @@ class Encoding:
     patient: str = ""
     dropped: tuple[str, ...] = ()
     preprocessing: Preprocessing = Preprocessing("public")
-    format: int = FORMAT
+    format: int = ENCODING_FORMAT
 
     def __post_init__(self) -> None:
-        expect(self.format == FORMAT, f"format {FORMAT} of an encoding, got {self.format}")
+        expect(self.format == ENCODING_FORMAT, f"format {ENCODING_FORMAT} of an encoding, got {self.format}")
         if self.indicators is None:
             object.__setattr__(self, "indicators", tuple(self.numbers))
         named = [self.client, self.patient, "" if self.target is None else self.target.name]
         _expect_different([*self.columns, *self.dropped, *filter(None, named)], "columns, each with one role")
         unknown = [name for name in self._indicators if name not in self.numbers]
-        expect(not unknown, f"indicators of columns of numbers, got {listed(unknown[:MAX_SHOWN])}")
+        expect(not unknown, f"indicators of columns of numbers, got {listed(unknown[:_MAX_SHOWN])}")
         _expect_different(self._indicators, "indicators")
         for name, limits in self.numbers.items():
             Scale.of(limits, repr(name))
@@ -272,7 +273,7 @@ class Encoding:
         file = Path(path)
         if file.suffix == ".json":
             source = Source(label=str(file), error=DataError)
-            return read_json(files.read(file, "the encoding", DataError), cls, source, version=FORMAT)
+            return read_json(files.read(file, "the encoding", DataError), cls, source, version=ENCODING_FORMAT)
         return cls.from_plain(load_toml(file), str(file))
 
     @classmethod
@@ -355,7 +356,7 @@ class Encoding:
             unknown = sorted({text for text, place in zip(table.texts(target.name), places, strict=True) if place < 0})
             raise DataError(
                 f"Expected {target.name!r} of {table.name} in {listed(target.classes)}, got "
-                f"{listed(unknown[:MAX_SHOWN])}."
+                f"{listed(unknown[:_MAX_SHOWN])}."
             )
         codes = torch.from_numpy(places)
         return codes.float()[:, None] if self._one_output(loss) else codes
@@ -399,7 +400,7 @@ class Encoding:
                 others = dict.fromkeys(text or "missing" for text in as_texts(table.columns[name][rows[:1000]]))
                 yield (
                     f"{name}: {len(rows)} {of_rows} none of those that the encoding has "
-                    f"({listed(list(others)[:MAX_SHOWN])}) and set no input."
+                    f"({listed(list(others)[:_MAX_SHOWN])}) and set no input."
                 )
 
     def random(self, rows: int, key: Key, loss: object = None) -> Samples:
@@ -508,7 +509,7 @@ def _number(limit: Limit) -> float:
 
 def _expect_different(names: Iterable[str], what: str) -> None:
     repeated = [name for name, count in Counter(names).items() if count > 1]
-    expect(not repeated, f"different {what}, got {listed(repeated[:MAX_SHOWN])} more than once")
+    expect(not repeated, f"different {what}, got {listed(repeated[:_MAX_SHOWN])} more than once")
 
 
 def _refusal(check: Callable[[], object]) -> str:

@@ -24,10 +24,10 @@ from tacit.core.keys import Key
 from tacit.core.schema import check_names
 from tacit.core.serialization import write_json
 from tacit.data.data_frames import Columns
-from tacit.data.encoding import Encoding
+from tacit.data.encoding import ENCODING, Encoding
 from tacit.data.parquet_files import count_rows, record_batches
 from tacit.data.population import Population
-from tacit.data.population_files import DESCRIPTION, PERSONS, PopulationForm, form_of, open_population
+from tacit.data.population_files import DESCRIPTION, PERSON_IDS, PopulationForm, form_of, open_population
 from tacit.data.row_places import RowPlaces, digests
 from tacit.data.table_task import (
     MOST_CATEGORIES,
@@ -57,7 +57,7 @@ from tacit.errors import DataError, expect
 ENDINGS = (".parquet", ".pq")
 KEPT = 2 * MOST_CATEGORIES  # different values of a column: more than any limit on their number
 BATCH = 1 << 16  # rows that are in memory at a time
-ENCODING, NAMES = "encoding.json", "names.jsonl"
+NAMES = "names.jsonl"
 OPTIONS = ("public", "drop", "categories", "encoding", "kind", "classes", "patient")  # those of `Task.from_table`
 FIXED = ("client", "split", *OPTIONS[1:])  # what a task of a converted table cannot change
 
@@ -181,7 +181,7 @@ def _second_pass(rows: ParquetRows, encoding: Encoding, places: NDArray[np.int64
                 zip("xy", (part.numpy() for part in encoding.samples(table)), strict=True)
             )
             if patient:
-                parts[PERSONS] = digests(table.texts(patient))[:, 0].view(np.int64)
+                parts[PERSON_IDS] = digests(table.texts(patient))[:, 0].view(np.int64)
             end = begin + table.rows
             targets = places[begin:end]
             for name, part in parts.items():
@@ -194,7 +194,7 @@ def _second_pass(rows: ParquetRows, encoding: Encoding, places: NDArray[np.int64
             indices.write(np.arange(begin, end).tobytes())
             begin = end
     if patient:
-        _number_persons(arrays[PERSONS], offsets)
+        _number_persons(arrays[PERSON_IDS], offsets)
     for array in arrays.values():
         array.flush()  # type: ignore[attr-defined]
     return PopulationForm(len(offsets) - 1, begin, form_of(arrays["x"]), form_of(arrays["y"]), persons=bool(patient))

@@ -12,7 +12,7 @@ from torch import Tensor
 from tacit.data.data_frames import columns_of, find_column, is_frame
 from tacit.errors import DataError
 
-ADVICE = "Give one vector of person ids per client: patient=[ids0, ids1, ...]."
+_ADVICE = "Give one vector of person ids per client: patient=[ids0, ids1, ...]."
 
 
 def number_persons(ids: object, names: Sequence[str], sizes: Sequence[int]) -> tuple[Tensor, int]:
@@ -30,10 +30,10 @@ def number_persons(ids: object, names: Sequence[str], sizes: Sequence[int]) -> t
         (tensor([0, 1, 0, 0, 1]), 2)
     """
     if isinstance(ids, str) or not isinstance(ids, Iterable):
-        raise DataError(f"Expected ids of persons, got {str(ids)[:80]!r}, which no client has as a column. {ADVICE}")
+        raise DataError(f"Expected ids of persons, got {str(ids)[:80]!r}, which no client has as a column. {_ADVICE}")
     vectors = list(ids.values() if isinstance(ids, Mapping) else ids)
     if len(vectors) != len(sizes):
-        raise DataError(f"Expected the person ids of {len(sizes)} clients, got those of {len(vectors)}. {ADVICE}")
+        raise DataError(f"Expected the person ids of {len(sizes)} clients, got those of {len(vectors)}. {_ADVICE}")
     known = [_known(*each) for each in zip(vectors, names, sizes, strict=True)]
     numbers = [number for values, numbered in known for number in map(numbered.__getitem__, values)]
     clients = Counter(person for _, numbered in known for person in numbered)
@@ -65,7 +65,7 @@ def _taken(data: Any, column: str, who: str) -> tuple[Any, Any]:
         return columns, columns.pop(find_column(columns, column, who, "patient"))
     if not is_frame(data):
         raise DataError(
-            f"Expected {who} to have named columns for patient={column!r}, got a {type(data).__name__}. {ADVICE}"
+            f"Expected {who} to have named columns for patient={column!r}, got a {type(data).__name__}. {_ADVICE}"
         )
     columns = columns_of(data, who)
     ids = columns[find_column(columns, column, who, "patient")]

@@ -29,10 +29,10 @@ from tacit.data.tensors import MAPPED, to_tensor
 from tacit.errors import DataError, expect
 
 DESCRIPTION = "population.json"
-PERSONS = "persons"
+PERSON_IDS = "persons"
 STORED = "_tacit_file"  # the file, the type and the shape of a tensor that any process can open again
-KINDS = ("float32", "float64", "int64", "uint8")
-FORMAT = 1
+_KINDS = ("float32", "float64", "int64", "uint8")
+_FORMAT = 1
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class PopulationForm:
     x: ArrayForm
     y: ArrayForm
     persons: bool = False
-    format: int = FORMAT
+    format: int = _FORMAT
 
 
 class PopulationWriter:
@@ -80,7 +80,7 @@ class PopulationWriter:
         self._clients = self._samples = 0
         self._persons = False
         with ExitStack() as stack:
-            names = ("x", "y", "offsets", "indices", PERSONS)
+            names = ("x", "y", "offsets", "indices", PERSON_IDS)
             self._files = {name: stack.enter_context((self.folder / name).open("wb")) for name in names}
             self._stack = stack.pop_all()
         self._files["offsets"].write(np.zeros(1, np.int64).tobytes())
@@ -110,7 +110,7 @@ class PopulationWriter:
             "Give persons= with every add.",
         )
         self._persons = numbers is not None
-        self._files[PERSONS].write(b"" if numbers is None else numbers.numpy().data)
+        self._files[PERSON_IDS].write(b"" if numbers is None else numbers.numpy().data)
         self._files["x"].write(np.ascontiguousarray(inputs).data)
         self._files["y"].write(np.ascontiguousarray(targets).data)
         self._files["offsets"].write((self._samples + counts.cumsum()).tobytes())
@@ -128,7 +128,7 @@ class PopulationWriter:
             form = PopulationForm(self._clients, self._samples, *self._forms, persons=self._persons)
             files.write(self.folder / DESCRIPTION, write_json(asdict(form)))
             if not self._persons:
-                (self.folder / PERSONS).unlink()
+                (self.folder / PERSON_IDS).unlink()
 
     def _number(self, ids: Any, sizes: Sequence[int]) -> Tensor:
         """The number of every sample's person among those of its client."""
@@ -141,7 +141,7 @@ class PopulationWriter:
     def _check_form(self, *forms: ArrayForm) -> None:
         x, y = forms
         if self._forms is None:
-            expect({x.dtype, y.dtype} <= {*KINDS}, f"numbers of type {', '.join(KINDS)}, got {x.dtype} and {y.dtype}")
+            expect({x.dtype, y.dtype} <= {*_KINDS}, f"numbers of type {', '.join(_KINDS)}, got {x.dtype} and {y.dtype}")
             self._forms = x, y
         expect(self._forms == (x, y), f"samples of one form, {self._forms}, got {(x, y)}")
 
@@ -175,13 +175,13 @@ def open_population(folder: Path | str) -> Population:
     parts = {"x": (form.x, form.samples), "y": (form.y, form.samples)}
     parts |= {"indices": (index, form.samples), "offsets": (index, form.clients + 1)}
     x, y, indices, offsets = (open_array(place / name, each, count) for name, (each, count) in parts.items())
-    persons = open_array(place / PERSONS, index, form.samples) if form.persons else None
+    persons = open_array(place / PERSON_IDS, index, form.samples) if form.persons else None
     return Population(x, y, indices, offsets, persons=persons)
 
 
 def open_array(path: Path, form: ArrayForm, count: int) -> Tensor:
     """The numbers of a file, mapped into memory; raises `DataError` if there are more or fewer."""
-    if form.dtype not in KINDS or min(form.shape, default=1) < 1 or count < 1:
+    if form.dtype not in _KINDS or min(form.shape, default=1) < 1 or count < 1:
         raise DataError(f"Expected {count} samples of {form} in {path}: the description does not fit.")
     expected = count * form.octets
     try:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 ROWS_OF_A_BUCKET = 1 << 19
 MOST_BUCKETS = 256  # files that are open at a time
-CHUNK = 1 << 20  # rows
+_CHUNK = 1 << 20  # rows
 
 
 def digests(names: Sequence[str]) -> NDArray[np.uint64]:
@@ -92,8 +92,8 @@ def _number_clients(places: NDArray[np.int64], offsets: Path) -> None:
     end = 0
     with offsets.open("wb") as file:
         file.write(np.zeros(1, np.int64).tobytes())
-        for begin in range(0, len(places), CHUNK):
-            part = places[begin : begin + CHUNK]
+        for begin in range(0, len(places), _CHUNK):
+            part = places[begin : begin + _CHUNK]
             first = np.flatnonzero(part)
             ends = end + part[first].cumsum()
             file.write(ends.astype(np.int64).tobytes())

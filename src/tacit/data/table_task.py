@@ -26,7 +26,7 @@ from tacit.errors import DataError, expect
 
 MOST_CATEGORIES = 100  # different values of a column that is not an identifier
 MOST_CLASSES = 20  # different whole numbers of a target that is a class
-Kind = Literal["auto", "classes", "number"]
+TargetKind = Literal["auto", "classes", "number"]
 PUBLIC_ROWS = 100  # random ones, if there are no public rows
 HIDDEN = 32  # units of the default model
 MAX_WEIGHTS = 1 << 26  # 256 MiB: a manifest or a plan names the sizes, whoever wrote it
@@ -46,7 +46,7 @@ class TableSettings:
     categories: Sequence[str] = ()
     encoding: str | Path | None = None
     split: Literal["rows", "clients"] = "rows"
-    kind: Kind = "auto"
+    kind: TargetKind = "auto"
     classes: Sequence[str] = ()
     patient: str | None = None
     name: str = ""

@@ -30,7 +30,7 @@ MAX_BYTES = 1 << 32  # of a CSV file, decompressed
 HIVE_MISSING = "__HIVE_DEFAULT_PARTITION__"
 SEPARATORS = ",;\t|"
 PARQUET = (".parquet", ".pq")
-KINDS = (".csv", ".tsv", ".txt", ".csv.gz", ".tsv.gz", *PARQUET)
+SUFFIXES = (".csv", ".tsv", ".txt", ".csv.gz", ".tsv.gz", *PARQUET)
 OTHERS = (".json", ".jsonl", ".feather", ".arrow", ".zip", ".bz2", ".xz", ".zst", ".7z", ".pkl", ".h5", ".sav", ".dta")
 POPULATION = "population.json"  # describes a population on disk
 CLIENT = "client"  # the column that names the file, where a folder has one per client
@@ -206,10 +206,10 @@ def _from_folder(folder: Path) -> Table:
 
 def table_files(folder: Path) -> list[Path]:
     """The tables directly in a folder, one per client."""
-    files = sorted(path for path in folder.iterdir() if path.name.endswith(KINDS) and not path.name.startswith("."))
+    files = sorted(path for path in folder.iterdir() if path.name.endswith(SUFFIXES) and not path.name.startswith("."))
     if not files:
         raise DataError(
-            f"Expected one CSV or Parquet file per client in {folder}, got none ({', '.join(KINDS)}). Folders in it "
+            f"Expected one CSV or Parquet file per client in {folder}, got none ({', '.join(SUFFIXES)}). Folders in it "
             "are read if they are named COLUMN=VALUE, such as hospital=3."
         )
     return files
@@ -222,9 +222,9 @@ def client_of_file(path: Path) -> str:
 
 def _from_partitions(folder: Path) -> Table:
     """One table of all files in folders named COLUMN=VALUE, with these columns."""
-    files = partitioned_files(folder, KINDS)
+    files = partitioned_files(folder, SUFFIXES)
     if not files:
-        raise DataError(f"Expected CSV or Parquet files in the folders of {folder}, got none ({', '.join(KINDS)}).")
+        raise DataError(f"Expected CSV or Parquet files in the folders of {folder}, got none ({', '.join(SUFFIXES)}).")
     tables = [_from_path(path) for path in files]
     keys = partition_columns(folder, files)
     for table in tables:

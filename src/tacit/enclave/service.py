@@ -46,7 +46,7 @@ from tacit.protocols.crypto import KEY, Entropy
 from tacit.protocols.kit import ReplyStatus
 from tacit.wire.packing import Reader, pack_number
 
-Charge = Callable[[int, Turnout], None]
+Charging = Callable[[int, Turnout], None]
 """Charges a round to the budget, before its noise is drawn; raises `BudgetError` if it would exceed the budget."""
 
 
@@ -123,7 +123,7 @@ class EnclaveService:
         upload_format: UploadFormat,
         attestor: Attestor,
         journal: Journal | None = None,
-        charge: Charge | None = None,
+        charge: Charging | None = None,
         channel: bytes = NO_CHANNEL,
         entropy: Entropy = crypto.system_entropy,
     ) -> None:

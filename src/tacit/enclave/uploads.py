@@ -29,8 +29,8 @@ from tacit.wire.packing import LENGTH, Reader, pack_chunk, pack_number
 from tacit.wire.sparse import WireFormat
 
 _HEADER = struct.Struct("<4sB3sIIQ32s32s64s")
-HEADER = _HEADER.size
-OVERHEAD = kit.HEADER + HEADER + TAG  # bytes of an upload in addition to its plaintext
+UPLOAD_HEADER = _HEADER.size
+OVERHEAD = kit.HEADER + UPLOAD_HEADER + TAG  # bytes of an upload in addition to its plaintext
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class UploadFormat:
 
     def max_size(self, dim: int) -> int:
         """The longest valid upload of an update of this length."""
-        return HEADER + TAG + self._padded(LENGTH + 64 + 4 * dim)
+        return UPLOAD_HEADER + TAG + self._padded(LENGTH + 64 + 4 * dim)
 
     def _padded(self, length: int) -> int:
         return -(-length // self.padding) * self.padding
@@ -96,18 +96,18 @@ class Upload:
     sealed: bytes
 
     def pack(self) -> bytes:
-        length = HEADER + len(self.sealed)
+        length = UPLOAD_HEADER + len(self.sealed)
         fixed = (MAGIC, VERSION, bytes(3), self.round, self.client, length)
         return _HEADER.pack(*fixed, self.context, self.ephemeral, self.signature) + self.sealed
 
     @classmethod
     def read(cls, data: bytes) -> "Upload":
-        if len(data) < HEADER + TAG:
-            raise ProtocolError(f"Expected an upload of at least {HEADER + TAG} bytes, got {len(data)}.")
+        if len(data) < UPLOAD_HEADER + TAG:
+            raise ProtocolError(f"Expected an upload of at least {UPLOAD_HEADER + TAG} bytes, got {len(data)}.")
         magic, version, zero, index, client, length, context, ephemeral, signature = _HEADER.unpack_from(data)
         if (magic, version, zero, length) != (MAGIC, VERSION, bytes(3), len(data)):
             raise ProtocolError(f"Expected one whole upload of version {VERSION}, got other bytes.")
-        return cls(index, client, context, ephemeral, signature, bytes(data[HEADER:]))
+        return cls(index, client, context, ephemeral, signature, bytes(data[UPLOAD_HEADER:]))
 
 
 def seal(session: EnclaveSession, client: int, identity: bytes, root: bytes, plaintext: bytes) -> bytes:

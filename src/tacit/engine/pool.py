@@ -23,7 +23,7 @@ from tacit.engine.worker import Job, Worker
 from tacit.errors import TacitError, WorkerError, expect
 
 MAX_DEATHS = 3  # on one job, before the run fails
-SLOTS = 2  # results that are held for each worker
+WORKER_SLOTS = 2  # results that are held for each worker
 
 
 class Pool(Protocol):
@@ -53,7 +53,7 @@ def open_pool(workers: int | RayChoice, make_worker: MakeWorker) -> Pool:
         from tacit.engine.ray.ray_pool import open_ray_pool  # Ray is optional, and takes a second to import
 
         return open_ray_pool(workers, make_worker)
-    worker = make_worker(SLOTS * workers)
+    worker = make_worker(WORKER_SLOTS * workers)
     return InProcessPool(worker) if workers == 1 else ProcessPool(worker, workers)
 
 

@@ -50,8 +50,7 @@ from tacit.engine.waves import FEWEST_MASKED, AutoLearner, StackedClients, divid
 from tacit.engine.worker import EvaluateJob, Trained, TrainJob, Worker
 from tacit.errors import TrainingError, expect
 
-EVALUATED_AT_ONCE = 256  # test samples, or more if they are small
-SMALL = 1 << 18  # numbers in them
+_SMALL = 1 << 18  # numbers in them
 RECEIVED = SERVER + "told"  # a tally of clients that have received the part of the broadcast that is sent only once
 PARTICIPATIONS = SERVER + "taken"  # a tally of rounds in which clients took part, where there is a limit to it
 
@@ -281,7 +280,7 @@ class RoundRunner:
         y, count = self.task.test[1].cpu(), self.method.aggregator.models
         self.worker.weights.copy_(weights)
         self.evaluations += 1
-        size = max(EVALUATED_AT_ONCE, SMALL // self.task.test[0][0].numel())
+        size = max(EVALUATED_AT_ONCE, _SMALL // self.task.test[0][0].numel())
         pieces = [(begin, min(begin + size, len(y))) for begin in range(0, len(y), size)]
         jobs = [EvaluateJob(self.evaluations, number, *piece) for number in range(count) for piece in pieces]
         found = torch.from_numpy(np.concatenate(list(self.pool.run(jobs, ahead=len(jobs)))))
@@ -438,14 +437,14 @@ def _check_cohort(method: Method, population: int, index: int) -> None:
 def _check_delivered(state: State, results: list[Trained], x: Tensor) -> None:
     if results and not any(result.wave_report.delivered for result in results):
         largest = float(x[:1000].abs().max()) if len(x) else 0.0
-        scale = f"The inputs reach {largest:g}: scale them, for example x / {largest:g}. " if largest > LARGE else ""
+        scale = f"The inputs reach {largest:g}: scale them, for example x / {largest:g}. " if largest > _LARGE else ""
         raise TrainingError(
             f"No client sent a finite update that the method accepts in round {state.round + 1}: training diverged. "
             f"{scale}Lower the learning rate, take fewer local steps, clip, or set a larger reach."
         )
 
 
-LARGE = 20.0  # inputs with which gradient descent tends to diverge
+_LARGE = 20.0  # inputs with which gradient descent tends to diverge
 
 
 def _at(model: nn.Module, weights: Tensor) -> nn.Module:

@@ -30,6 +30,7 @@ from tacit.engine.scoring import HypothesisScorer
 from tacit.errors import ModelError, TacitError
 
 CACHE = 8 << 20  # bytes of weights and inputs per wave; the best of 4, 8 and 12 MiB with 32 MiB of shared cache
+EVALUATED_AT_ONCE = 256  # test samples, or more if they are small
 LARGEST = 128  # clients of a small model; more would leave too few waves for the workers
 FEWEST_WAVES = 8  # so that several workers share a small cohort
 LIGHT = 1 << 12  # products per local step below which one large wave is faster than several

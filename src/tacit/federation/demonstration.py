@@ -121,7 +121,7 @@ class LocalFederation:
 
     def _wait(self) -> None:
         """Wait until every site is connected."""
-        transport, began = RelayTransport(self.folder / kits.SERVER / SOCKET), time.monotonic()
+        transport, began = RelayTransport(self.folder / kits.SERVER_KIT / SOCKET), time.monotonic()
         while set(transport.sites()) != set(self.names):
             if time.monotonic() > began + SECONDS_TO_START:
                 raise TacitError(f"The sites did not connect in {SECONDS_TO_START:.0f} s. See {self.folder}.")

@@ -31,8 +31,8 @@ RefusalCode = Literal[
 
 Digest = Annotated[bytes, Meta(min_length=crypto.KEY, max_length=crypto.KEY)]
 Run = Annotated[bytes, Meta(min_length=RUN, max_length=RUN)]
-Number = Annotated[int, Meta(ge=0, lt=1 << 32)]
-Text = Annotated[str, Meta(max_length=2000)]
+_Number = Annotated[int, Meta(ge=0, lt=1 << 32)]
+_Text = Annotated[str, Meta(max_length=2000)]
 
 
 class RefusedError(Exception):
@@ -72,9 +72,9 @@ class SiteRequest(Struct, frozen=True, forbid_unknown_fields=True):
 
     plan: Digest
     run: Run
-    round: Number
+    round: _Number
     attempt: Annotated[int, Meta(ge=1, lt=1 << 32)]
-    cohort: Annotated[tuple[Number, ...], Meta(min_length=1, max_length=1 << 15)]
+    cohort: Annotated[tuple[_Number, ...], Meta(min_length=1, max_length=1 << 15)]
     frame: bytes
     first: bytes = b""
     first_digest: bytes = b""
@@ -99,7 +99,7 @@ class Talk(Struct, frozen=True, forbid_unknown_fields=True):
 class Answer(Struct, frozen=True, forbid_unknown_fields=True, tag="answer"):
     """A site's answer: its number, the conversation, the content, and its signature over all of it and the verb."""
 
-    site: Number
+    site: _Number
     session: Digest
     body: bytes
     signature: bytes
@@ -108,10 +108,10 @@ class Answer(Struct, frozen=True, forbid_unknown_fields=True, tag="answer"):
 class Refusal(Struct, frozen=True, forbid_unknown_fields=True, tag="refusal"):
     """Why a site does not answer; it contains nothing private."""
 
-    site: Number
+    site: _Number
     session: Digest
     code: RefusalCode
-    text: Text
+    text: _Text
     signature: bytes
 
 

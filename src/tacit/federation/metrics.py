@@ -11,8 +11,8 @@ import numpy as np
 from tacit.errors import ProtocolError
 from tacit.protocols.secagg import Vector
 
-LIMBS = 4
-DIM = 3 * LIMBS
+_LIMBS = 4
+DIM = 3 * _LIMBS
 _STEP = 2.0**-20  # of the sum of losses
 _LARGEST = 2.0**40
 
@@ -33,7 +33,7 @@ class HeldOut:
     @classmethod
     def of_sum(cls, vector: Vector) -> "HeldOut":
         """From the sum of vectors."""
-        loss, correct, count = (_number(vector[LIMBS * i : LIMBS * (i + 1)]) for i in range(3))
+        loss, correct, count = (_number(vector[_LIMBS * i : _LIMBS * (i + 1)]) for i in range(3))
         return cls(loss * _STEP, correct, count)
 
     @property
@@ -58,7 +58,7 @@ def unpack_vector(data: bytes) -> Vector:
 
 
 def _limbs(value: int) -> Vector:
-    return np.array([value % (1 << 64) >> 16 * i & 0xFFFF for i in range(LIMBS)], np.uint32)
+    return np.array([value % (1 << 64) >> 16 * i & 0xFFFF for i in range(_LIMBS)], np.uint32)
 
 
 def _number(limbs: Vector) -> int:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from tacit.core import Method
 
 Factory = Callable[..., "Method"]
-DESCENT = ("lr", "steps", "epochs", "batch_size", "decay", "momentum", "weight_decay")  # short names of all methods
+DESCENT_FIELDS = ("lr", "steps", "epochs", "batch_size", "decay", "momentum", "weight_decay")  # with short names
 CATALOGUE = Path(__file__).with_name("catalogue.json")
 GROUP = "tacit.methods"  # of the entry points of packages of others
 _RECORD = re.compile(r"[A-Z]\w*\(.*\)", re.DOTALL)
@@ -148,7 +148,7 @@ def expand(name: str, args: Mapping[str, object]) -> dict[str, object]:
 def short_names(name: str) -> Mapping[str, str]:
     """The field that each short name of a method stands for: `lr` is `descent.lr`, where a factory has no `lr`."""
     found = definition(name)
-    names = {**{f"descent.{field}": field for field in DESCENT}, **found.short_names}
+    names = {**{f"descent.{field}": field for field in DESCENT_FIELDS}, **found.short_names}
     known = found.parameters
     fields = {short: path for path, short in names.items() if path.partition(".")[0] in known and short not in known}
     return MappingProxyType(fields)

@@ -18,7 +18,7 @@ from tacit.pieces.mechanisms import DistributedGaussian, FixedClip, Grid
 from tacit.pieces.samplers import Everyone, FixedSize
 from tacit.pieces.trainers import DpSgd
 
-DESCENT = DpSgd(lr=0.5, epochs=1, batch_size=32, clip=1.0)
+DP_SGD_DESCENT = DpSgd(lr=0.5, epochs=1, batch_size=32, clip=1.0)
 DEFAULT_TASKS = {"dp-sgd": ("digits", {"clients": 10})}
 SHORT_NAMES = {"descent.clip": "clip"}
 
@@ -26,7 +26,7 @@ SHORT_NAMES = {"descent.clip": "clip"}
 def dp_sgd(
     rounds: int = 20,
     cohort: int | None = None,
-    descent: DpSgd = DESCENT,
+    descent: DpSgd = DP_SGD_DESCENT,
     epsilon: float | None = 8.0,
     delta: float = 1e-5,
     noise: float | None = None,

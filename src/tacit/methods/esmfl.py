@@ -45,8 +45,8 @@ class Admm:
 
 ADMM = Admm()
 PRUNING = Keep(compression=10.0)
-DESCENT = Sgd(lr=0.05, epochs=5, batch_size=10, sends="weights")
-ENCLAVE = Enclave(wire=Compact(), conversation=True)
+_DESCENT = Sgd(lr=0.05, epochs=5, batch_size=10, sends="weights")
+_ENCLAVE = Enclave(wire=Compact(), conversation=True)
 
 
 def esmfl(
@@ -56,8 +56,8 @@ def esmfl(
     cohort: int = 10,
     pruning: Keep = PRUNING,
     admm: Admm = ADMM,
-    descent: Sgd = DESCENT,
-    channel: Channel = ENCLAVE,
+    descent: Sgd = _DESCENT,
+    channel: Channel = _ENCLAVE,
 ) -> Method:
     """ADMM pruning: after a warm-up, clients train towards sparse models and send only the remaining weights.
 
@@ -98,8 +98,8 @@ def masked_pruning(
     ramp: int | None = None,
     cohort: int = 10,
     pruning: Keep = PRUNING,
-    descent: Sgd = DESCENT,
-    channel: Channel = ENCLAVE,
+    descent: Sgd = _DESCENT,
+    channel: Channel = _ENCLAVE,
     freeze_after: int | None = None,
 ) -> Method:
     """Magnitude pruning, the baseline of ESMFL: clients train all weights and send the largest of each layer.

@@ -39,13 +39,13 @@ from tacit.pieces.samplers import FixedSize, Poisson
 from tacit.pieces.servers import Momentum
 from tacit.pieces.trainers import Masked, Sgd
 
-DESCENT = Sgd(lr=0.215, steps=5, batch_size=10)  # for Fashion-MNIST (Table 3)
-DROPOUTS = 0.1  # the fraction of a cohort that may be lost in any phase: the noise of the sum stays the same
-NOISE = ("epsilon", "delta", "noise", "clip")  # what a differentially private form takes in addition
-DRAWS = 100  # of random coordinates; the median of their updates' norms is the clipping bound (Section 4)
+_DESCENT = Sgd(lr=0.215, steps=5, batch_size=10)  # for Fashion-MNIST (Table 3)
+_DROPOUTS = 0.1  # the fraction of a cohort that may be lost in any phase: the noise of the sum stays the same
+NOISE_OPTIONS = ("epsilon", "delta", "noise", "clip")  # what a differentially private form takes in addition
+_DRAWS = 100  # of random coordinates; the median of their updates' norms is the clipping bound (Section 4)
 
 
-def fl_std(rounds: int = 200, cohort: int = 100, descent: Sgd = DESCENT) -> Method:
+def fl_std(rounds: int = 200, cohort: int = 100, descent: Sgd = _DESCENT) -> Method:
     """Standard federated learning, the baseline of FL-TOP: clients send whole updates after a few gradient steps.
 
     The defaults are those for Fashion-MNIST (Table 3): 100 of 6000 clients, with 10 images each.
@@ -61,7 +61,7 @@ def fl_std(rounds: int = 200, cohort: int = 100, descent: Sgd = DESCENT) -> Meth
     return Method(name="fl-std", rounds=rounds, sampler=FixedSize(cohort), trainer=descent)
 
 
-def fl_top(ratio: float = 0.005, rounds: int = 200, cohort: int = 100, descent: Sgd = DESCENT) -> Method:
+def fl_top(ratio: float = 0.005, rounds: int = 200, cohort: int = 100, descent: Sgd = _DESCENT) -> Method:
     """Clients train and send only the weights with the largest gradients on public data.
 
     The gradients are those of T_init steps (`codec.selection.steps`). All other weights keep their initial values.
@@ -81,7 +81,7 @@ def fl_top(ratio: float = 0.005, rounds: int = 200, cohort: int = 100, descent: 
     return _masked("fl-top", top, rounds, cohort, descent)
 
 
-def fl_top_bis(ratio: float = 0.005, rounds: int = 200, cohort: int = 100, descent: Sgd = DESCENT) -> Method:
+def fl_top_bis(ratio: float = 0.005, rounds: int = 200, cohort: int = 100, descent: Sgd = _DESCENT) -> Method:
     """Like FL-TOP, but clients train all weights and send only the selected ones.
 
     Args: those of FL-TOP.
@@ -91,7 +91,7 @@ def fl_top_bis(ratio: float = 0.005, rounds: int = 200, cohort: int = 100, desce
     return replace(fl_top(ratio, rounds, cohort, descent), name="fl-top-bis", trainer=descent)
 
 
-def fl_basic(ratio: float = 0.005, rounds: int = 200, cohort: int = 100, descent: Sgd = DESCENT) -> Method:
+def fl_basic(ratio: float = 0.005, rounds: int = 200, cohort: int = 100, descent: Sgd = _DESCENT) -> Method:
     """Clients train and send a random subset of the weights, redrawn every round.
 
     Args: those of FL-TOP, as far as they apply.
@@ -101,7 +101,7 @@ def fl_basic(ratio: float = 0.005, rounds: int = 200, cohort: int = 100, descent
     return _masked("fl-basic", RandomK(size=Size(ratio=ratio)), rounds, cohort, descent)
 
 
-def fl_bas_2(ratio: float = 0.005, rounds: int = 200, cohort: int = 100, descent: Sgd = DESCENT) -> Method:
+def fl_bas_2(ratio: float = 0.005, rounds: int = 200, cohort: int = 100, descent: Sgd = _DESCENT) -> Method:
     """Like FL-BASIC, but clients train all weights and send only the random subset.
 
     Args: those of FL-TOP, as far as they apply.
@@ -111,7 +111,7 @@ def fl_bas_2(ratio: float = 0.005, rounds: int = 200, cohort: int = 100, descent
     return replace(fl_basic(ratio, rounds, cohort, descent), name="fl-bas-2", trainer=descent)
 
 
-def fl_bas_3(ratio: float = 0.005, rounds: int = 200, cohort: int = 100, descent: Sgd = DESCENT) -> Method:
+def fl_bas_3(ratio: float = 0.005, rounds: int = 200, cohort: int = 100, descent: Sgd = _DESCENT) -> Method:
     """Like FL-BASIC, but the random subset is the same in all rounds.
 
     Args: those of FL-TOP, as far as they apply.
@@ -121,7 +121,7 @@ def fl_bas_3(ratio: float = 0.005, rounds: int = 200, cohort: int = 100, descent
     return _masked("fl-bas-3", FixedRandom(size=Size(ratio=ratio)), rounds, cohort, descent)
 
 
-def fl_bas_4(ratio: float = 0.005, rounds: int = 200, cohort: int = 100, descent: Sgd = DESCENT) -> Method:
+def fl_bas_4(ratio: float = 0.005, rounds: int = 200, cohort: int = 100, descent: Sgd = _DESCENT) -> Method:
     """Like FL-BAS-3, but clients train all weights and send only the random subset.
 
     Args: those of FL-TOP, as far as they apply.
@@ -131,7 +131,7 @@ def fl_bas_4(ratio: float = 0.005, rounds: int = 200, cohort: int = 100, descent
     return replace(fl_bas_3(ratio, rounds, cohort, descent), name="fl-bas-4", trainer=descent)
 
 
-def fl_cs(ratio: float = 0.005, rounds: int = 200, cohort: int = 100, descent: Sgd = DESCENT) -> Method:
+def fl_cs(ratio: float = 0.005, rounds: int = 200, cohort: int = 100, descent: Sgd = _DESCENT) -> Method:
     """Compressive sensing: clients send some frequencies of the update; the server reconstructs a sparse update.
 
     The update is transformed in P chunks (`codec.chunks`). The server's learning rate is η_G (`server.rate`).
@@ -154,7 +154,7 @@ def fl_top_dp(
     ratio: float = 0.005,
     rounds: int = 200,
     cohort: int = 100,
-    descent: Sgd = DESCENT,
+    descent: Sgd = _DESCENT,
     epsilon: float | None = 1.0,
     delta: float = 1e-5,
     noise: float | None = None,
@@ -184,13 +184,13 @@ def _with_noise(
 ) -> Method:
     """A scheme with distributed noise: clients clip and add their shares of the noise, and only the sum is revealed."""
     expect(noise is None or noise > 0, f"noise={noise} > 0", "Without noise nothing is proved.")
-    bound = PublicClip(draws=1 if method.codec.fixed else DRAWS) if clip is None else FixedClip(clip)
+    bound = PublicClip(draws=1 if method.codec.fixed else _DRAWS) if clip is None else FixedClip(clip)
     return replace(
         method,
         name=f"{method.name}-dp",
         sampler=Poisson(float(cohort)),
-        mechanism=DistributedGaussian(clip=bound, noise_multiplier=noise, dropouts=DROPOUTS, arithmetic=Grid()),
-        channel=SecureSum(dropout=DROPOUTS),
+        mechanism=DistributedGaussian(clip=bound, noise_multiplier=noise, dropouts=_DROPOUTS, arithmetic=Grid()),
+        channel=SecureSum(dropout=_DROPOUTS),
         budget=None if epsilon is None else Budget(epsilon, delta),
         report_delta=delta,
     )
@@ -204,14 +204,14 @@ def _masked(name: str, selection: Selection, rounds: int, cohort: int, descent: 
 def _private(scheme: Callable[..., Method]) -> Callable[..., Method]:
     """The differentially private form of a scheme: it has the scheme's parameters, and those of FL-TOP-DP for noise."""
     own, noise = signature(scheme).parameters, signature(fl_top_dp).parameters
-    parameters = Signature([*own.values(), *(noise[name] for name in NOISE)], return_annotation=Method)
+    parameters = Signature([*own.values(), *(noise[name] for name in NOISE_OPTIONS)], return_annotation=Method)
 
     def factory(*args: object, **named: object) -> Method:
         given = parameters.bind(*args, **named)
         given.apply_defaults()
         values: dict[str, Any] = given.arguments
         plain = scheme(**{name: values[name] for name in own})
-        return _with_noise(plain, values["cohort"], *(values[name] for name in NOISE))
+        return _with_noise(plain, values["cohort"], *(values[name] for name in NOISE_OPTIONS))
 
     title = scheme.__name__.replace("_", "-").upper()
     _, _, reference = (getdoc(scheme) or "").partition("Reference: ")

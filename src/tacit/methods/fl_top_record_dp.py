@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from tacit.core import Method
 from tacit.methods.dp_fedsgd import GRADIENT, dp_fedsgd
-from tacit.methods.dp_sgd import DESCENT, dp_sgd
+from tacit.methods.dp_sgd import DP_SGD_DESCENT, dp_sgd
 from tacit.pieces.codecs import Select, Size, TopK
 from tacit.pieces.trainers import DpSgd, RecordGradient
 
@@ -59,7 +59,7 @@ def fl_top_dp_sgd(
     ratio: float = 0.1,
     rounds: int = 20,
     cohort: int | None = None,
-    descent: DpSgd = DESCENT,
+    descent: DpSgd = DP_SGD_DESCENT,
     epsilon: float | None = 8.0,
     delta: float = 1e-5,
     noise: float | None = None,

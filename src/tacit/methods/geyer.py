@@ -25,8 +25,8 @@ from tacit.pieces.mechanisms.clipping import Clip
 from tacit.pieces.samplers import Poisson
 from tacit.pieces.trainers import Sgd
 
-Clipping = Literal["fixed", "quantile", "median"]
-DESCENT = Sgd(lr=0.1, epochs=1, batch_size=10)
+_Clipping = Literal["fixed", "quantile", "median"]
+_DESCENT = Sgd(lr=0.1, epochs=1, batch_size=10)
 
 
 def geyer(
@@ -36,8 +36,8 @@ def geyer(
     epsilon: float = 8.0,
     delta: float = 1e-3,
     clip: float = 0.3,
-    clipping: Clipping = "fixed",
-    descent: Sgd = DESCENT,
+    clipping: _Clipping = "fixed",
+    descent: Sgd = _DESCENT,
 ) -> Method:
     """Client-level differential privacy with a trusted server, which clips updates and adds noise to their sum.
 

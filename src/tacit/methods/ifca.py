@@ -22,15 +22,15 @@ from tacit.pieces.samplers import FixedSize
 from tacit.pieces.servers import Replace
 from tacit.pieces.trainers import BestOf, Sgd
 
-DESCENT = Sgd(lr=0.1, epochs=1, batch_size=10, sends="weights")  # s, E and B of the paper
-NOISE = MetricLaplace(noise_multiplier=5.0, radius=0.05)
+_DESCENT = Sgd(lr=0.1, epochs=1, batch_size=10, sends="weights")  # s, E and B of the paper
+_NOISE = MetricLaplace(noise_multiplier=5.0, radius=0.05)
 
 
 def ifca(
     models: int = 2,
     rounds: int = 200,
     cohort: int = 7,
-    descent: Sgd = DESCENT,
+    descent: Sgd = _DESCENT,
     warm_up: int = 0,
     patience: int | None = None,
 ) -> Method:
@@ -65,10 +65,10 @@ def ifca(
 
 def ifca_dp(
     models: int = 2,
-    mechanism: Mechanism = NOISE,
+    mechanism: Mechanism = _NOISE,
     rounds: int = 200,
     cohort: int = 7,
-    descent: Sgd = DESCENT,
+    descent: Sgd = _DESCENT,
     warm_up: int = 0,
     patience: int | None = None,
 ) -> Method:

@@ -28,14 +28,13 @@ from tacit.pieces.mechanisms import (
     PublicMovement,
     TwoLevel,
 )
-from tacit.pieces.mechanisms.importance import MEASURES, Allocation
+from tacit.pieces.mechanisms.importance import MEASURES, Allocation, Which
 from tacit.pieces.samplers import Everyone, Poisson
 from tacit.pieces.servers import Replace
 from tacit.pieces.trainers import Sgd
 
-Clipping = Literal["weights", "gradients", "none"]
+_Clipping = Literal["weights", "gradients", "none"]
 Measure = Literal["variance", "sensitivity"]
-Which = Literal["least", "most"]
 
 
 @dataclass(frozen=True)
@@ -53,11 +52,11 @@ class Formula:
     delta: float = 0.01
     exposures: int | None = None
     clip: float = 5.0
-    clipping: Clipping = "weights"
+    clipping: _Clipping = "weights"
     samples: int = 1120
 
     def __post_init__(self) -> None:
-        expect(self.clipping in get_args(Clipping), f"clipping={self.clipping!r} in {', '.join(get_args(Clipping))}")
+        expect(self.clipping in get_args(_Clipping), f"clipping={self.clipping!r} in {', '.join(get_args(_Clipping))}")
 
     def mechanism(self, epsilon: float, rounds: int) -> NbaflGaussian:
         return NbaflGaussian(
@@ -75,12 +74,12 @@ class Formula:
 
 
 FORMULA = Formula()
-DESCENT = Sgd(lr=0.02, epochs=1, batch_size=32, sends="weights")
+_DESCENT = Sgd(lr=0.02, epochs=1, batch_size=32, sends="weights")
 UPDATES = Sgd(lr=0.1, epochs=1, batch_size=10)
 ELLIPSOID = EllipsoidClip(value=0.4, importance=PublicMovement())
 
 
-def nbafl(epsilon: float = 1.0, rounds: int = 25, formula: Formula = FORMULA, descent: Sgd = DESCENT) -> Method:
+def nbafl(epsilon: float = 1.0, rounds: int = 25, formula: Formula = FORMULA, descent: Sgd = _DESCENT) -> Method:
     """Noise before model aggregation: clients clip weights and add noise by a formula, without a proved guarantee.
 
     Args:
@@ -111,7 +110,7 @@ def priority(
     epsilon_high: float = 10.0,
     rounds: int = 25,
     formula: Formula = FORMULA,
-    descent: Sgd = DESCENT,
+    descent: Sgd = _DESCENT,
 ) -> Method:
     """NbAFL with more noise on the weights of the least, or most, important features, without a proved guarantee.
 

@@ -18,7 +18,7 @@ from tacit.core.serialization import Source, convert, read_json
 from tacit.papers.figure_specs import FigureSpec, Number
 from tacit.report.intervals import Interval
 
-FORMAT = 2
+_FORMAT = 2
 _ADVICE = "Save it again with tacit reproduce --save."
 MIN_SEEDS = 3  # with two, Student's t allows nearly everything
 LOWER_IS_BETTER = {"loss", "rmse", "rounds", "cost", "epsilon", "delta", "up", "down", "seconds", "volume", "uploads"}
@@ -280,7 +280,7 @@ class Comparison:
         table = {**asdict(self), "plot": to_builtins(self.plot)}
         for entry, row in zip(table["rows"], self.rows, strict=True):
             entry["compared"] = [self._compared(row, quantity) for quantity in row.quantities()]
-        return {"format": FORMAT, **table}
+        return {"format": _FORMAT, **table}
 
     def to_bytes(self) -> bytes:
         """JSON, with each list of numbers on one line."""
@@ -290,7 +290,7 @@ class Comparison:
     def from_bytes(cls, content: bytes, label: str) -> Self:
         """Read what `to_bytes` wrote, and judge it again; anything else is a `UserError`."""
         source = Source(label=label, advice=_ADVICE, closed=False)
-        return convert(read_json(content, dict[str, Any], source, version=FORMAT), cls, source)
+        return convert(read_json(content, dict[str, Any], source, version=_FORMAT), cls, source)
 
     def _compared(self, row: ComparisonRow, quantity: str) -> dict[str, object]:
         measured = row.spread(quantity)

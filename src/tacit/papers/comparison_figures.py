@@ -4,7 +4,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import singledispatch
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tacit import methods
 from tacit.errors import UserError
@@ -17,11 +16,19 @@ from tacit.papers.figure_specs import (
     LinePlot,
     ScatterPlot,
 )
-from tacit.report.charts import Density, ErrorBars, Line, LinePanel, draw_error_bars, draw_histograms, draw_lines
+from tacit.report.charts import (
+    Density,
+    ErrorBars,
+    Line,
+    LinePanel,
+    Numbers,
+    draw_error_bars,
+    draw_histograms,
+    draw_lines,
+)
 from tacit.report.pictures import Gallery, ValueMap, draw_gallery, draw_maps
 from tacit.report.style import COLOURS, require_matplotlib
 
-Numbers = NDArray[np.float64]
 MEAN = "mean"
 _NO_MEAN = ("", "1")  # seeds of a comparison whose lines are not means
 SHORT_VERSION = "Short version: not for comparison."

@@ -7,7 +7,7 @@ from pathlib import Path
 from tacit.papers.comparison import PRIVACY, Comparison, ComparisonRow, Spread
 from tacit.report.labels import number, size
 
-HEADER = ["row", "quantity", "paper", "ours", "range", "one more seed", "seeds", "verdict"]
+_HEADER = ["row", "quantity", "paper", "ours", "range", "one more seed", "seeds", "verdict"]
 IN_FOOTNOTES = {"loss", "up", "down", "seconds"}  # not in the table unless the paper prints them
 _BEST = "the best of all rounds that were evaluated, chosen on the test data"
 _WORDS: dict[str, dict[str, str]] = tomllib.loads(Path(__file__).with_name("quantities.toml").read_text("utf-8"))
@@ -47,7 +47,7 @@ def table(comparison: Comparison) -> list[list[str]]:
 
 
 def _long(comparison: Comparison) -> list[list[str]]:
-    lines = [HEADER]
+    lines = [_HEADER]
     for row in comparison.rows:
         shown = [
             name for name in row.quantities() if name in row.paper or (name not in IN_FOOTNOTES and row.spread(name))

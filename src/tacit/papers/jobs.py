@@ -33,8 +33,8 @@ from tacit.runs.training import follow
 
 OUT = Path("runs") / "reproduce"
 FOUND = "found.json"
-FEW = 3  # clients in the short version of an attack; secure aggregation needs as many
-NOTHING = "no message of a single client is observed: nothing to attack"
+_FEW = 3  # clients in the short version of an attack; secure aggregation needs as many
+_NOTHING = "no message of a single client is observed: nothing to attack"
 
 
 @dataclass(frozen=True, eq=False)
@@ -222,7 +222,7 @@ def attack_jobs_of(jobs: Sequence[Sequence[Job]], *, fast: bool) -> list[list[At
 
 def _attack_job(job: Job, fast: bool) -> AttackJob:
     assert job.row.attack is not None, "only rows of a study of attacks"
-    few = replace(job.row.attack, images=FEW * job.row.attack.dlg.samples)
+    few = replace(job.row.attack, images=_FEW * job.row.attack.dlg.samples)
     return AttackJob(job, few if fast else job.row.attack)
 
 
@@ -245,6 +245,6 @@ def _values(found: Sequence[Reconstruction]) -> dict[str, float | None]:
 
 def _strips(name: str, found: Sequence[Reconstruction]) -> tuple[Strip, ...]:
     if not found:
-        return (Strip(name=name, note=NOTHING),)
+        return (Strip(name=name, note=_NOTHING),)
     originals, reconstructed = [each.originals for each in found], [each.reconstructed for each in found]
     return Strip.of("original", torch.cat(originals).numpy()), Strip.of(name, torch.cat(reconstructed).numpy())

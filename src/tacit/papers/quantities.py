@@ -235,5 +235,5 @@ DERIVED: dict[str, Callable[[FinishedRun], float | None]] = {
     "right": _right,
 }
 OVER_ROUNDS = {f"first_{name}": _first(name) for name in METRICS} | {f"mean_{name}": _mean(name) for name in METRICS}
-BEST = (*(f"best_{name}" for name in METRICS), *(name + AT_BEST for name in METRICS))
-KNOWN = (*METRICS, *BEST, *ALWAYS, *OVER_ROUNDS, *DERIVED)
+_BEST = (*(f"best_{name}" for name in METRICS), *(name + AT_BEST for name in METRICS))
+KNOWN = (*METRICS, *_BEST, *ALWAYS, *OVER_ROUNDS, *DERIVED)

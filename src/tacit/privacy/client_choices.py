@@ -22,7 +22,7 @@ from tacit.privacy.renyi import RenyiComposition
 FINE = Pld(interval=2e-4)  # for guarantees over many steps, where the error of a coarser grid adds up
 MANY_STEPS = 1000
 MAX_CHOICES = 10  # that are composed one by one
-MAX_COMPARED = 64  # clients of a group that are compared with one another, and of which one is chosen as often
+_MAX_COMPARED = 64  # clients of a group that are compared with one another, and of which one is chosen as often
 
 Key = frozenset[tuple[Release, int]]  # what was released about a record of a client, and how often
 Group = tuple[frozenset[Key], int]  # the clients of a run, and at how many of them one record, or person, is
@@ -55,7 +55,7 @@ def worst_choice(groups: tuple[Group, ...], delta: float, *, fine: bool) -> Acco
 
     Formal guarantees: for every choice of clients, ε is at most that of the accounting.
     """
-    many = any(max(len(clients), picks) > MAX_COMPARED for clients, picks in groups)
+    many = any(max(len(clients), picks) > _MAX_COMPARED for clients, picks in groups)
     choices = [] if many else _choices(groups)
     if not choices:
         return _bounded(groups)

@@ -48,7 +48,7 @@ from tacit.privacy.ledger_head import LedgerHead, LedgerUse, head_file, read_hea
 from tacit.privacy.release_json import canonical, charge_from_json, charge_to_json
 from tacit.privacy.unit_accounting import Charge
 
-FORMAT = 2
+_FORMAT = 2
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class LedgerEntry:
     unit: Unit = Unit.CLIENT
 
     @property
-    def number(self) -> "Number":
+    def number(self) -> "EntryNumber":
         """What it is known by in the ledger."""
         return self.run, self.round, self.attempt, self.unit
 
@@ -86,7 +86,7 @@ class LedgerEntry:
         return charge_from_json(json.loads(self.event), self.unit)
 
 
-Number = tuple[str, int, int, Unit]  # run, round, attempt and whose privacy is charged
+EntryNumber = tuple[str, int, int, Unit]  # run, round, attempt and whose privacy is charged
 
 
 class Ledger:
@@ -119,8 +119,8 @@ class Ledger:
 
     def __init__(self, file: LedgerFile) -> None:
         self.path, self._file = file.path, file
-        self._entries: dict[Number, LedgerEntry] = {}
-        self._first_events: dict[Number, str] = {}  # the event with which an attempt was first reserved
+        self._entries: dict[EntryNumber, LedgerEntry] = {}
+        self._first_events: dict[EntryNumber, str] = {}  # the event with which an attempt was first reserved
         self._keys: dict[str, tuple[str, int]] = {}  # of which run and round each key is
 
     @classmethod
@@ -310,7 +310,7 @@ class Ledger:
         if budget is None:
             raise LedgerError(f"{self.path} is not a ledger yet. Give its budget, epsilon and delta, to create it.")
         terms = {
-            "format": FORMAT,
+            "format": _FORMAT,
             "id": secrets.token_hex(16),  # so that no other ledger has the same first row
             "accountant": accountant.name,
             "adjacency": accountant.adjacency.value,
@@ -396,7 +396,7 @@ def _parse_terms(row: dict[str, object]) -> tuple[Budget, Accountant]:
     """Budget and accountant, from the first row."""
     match row:
         case {"kind": "budget", "epsilon": float(epsilon), "delta": float(delta), "format": version}:
-            if version != FORMAT:
+            if version != _FORMAT:
                 raise ValueError(row)
             accountant = accountant_by_name(str(row["accountant"]), str(row["adjacency"]))
             if isinstance(accountant, Pld):

@@ -12,7 +12,7 @@ from tacit.errors import LedgerError, StorageError, TacitError, WireError
 from tacit.privacy.ledger_head import LedgerHead, write_head
 from tacit.wire.chain import MAX_LINE, Chain
 
-LIMIT = 1 << 26  # bytes of a ledger
+MAX_LEDGER_BYTES = 1 << 26  # bytes of a ledger
 _CHANGED = "{path} was changed or damaged after it was written: {what}. Restore a copy of it. Nothing was released."
 _SCHEMA = (
     "CREATE TABLE rows (number INTEGER PRIMARY KEY, line TEXT NOT NULL)",
@@ -120,8 +120,10 @@ def _connect(path: Path) -> sqlite3.Connection:
     connection: sqlite3.Connection | None = None
     with suppress(OSError):  # of which SQLite reports better
         files.touch_private(path)
-        if path.stat().st_size > LIMIT:
-            raise LedgerError(f"Expected {path} to have at most {LIMIT} bytes, got more. It is not a ledger.")
+        if path.stat().st_size > MAX_LEDGER_BYTES:
+            raise LedgerError(
+                f"Expected {path} to have at most {MAX_LEDGER_BYTES} bytes, got more. It is not a ledger."
+            )
     try:
         connection = sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False)
         connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_LINE)

@@ -15,7 +15,7 @@ from tacit.core.prices import Unit
 from tacit.core.serialization import Source, read_json, write_json
 from tacit.errors import LedgerError
 
-SUFFIX, LENGTH = ".head", 256
+SUFFIX, _LENGTH = ".head", 256
 NOTHING = "Nothing was released."
 NO_CLIENTS = (
     "Nothing is guaranteed for a client as a whole: runs that protect only what is within clients do not bound what "
@@ -119,7 +119,7 @@ def write_head(path: Path, head: LedgerHead) -> None:
     with files.storage_errors(file):
         descriptor = os.open(file, os.O_WRONLY | os.O_CREAT, 0o600)
         try:
-            os.write(descriptor, write_json(asdict(head)).ljust(LENGTH))
+            os.write(descriptor, write_json(asdict(head)).ljust(_LENGTH))
         finally:
             os.close(descriptor)
 

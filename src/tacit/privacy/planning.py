@@ -14,7 +14,7 @@ from tacit.core.prices import Gaussian, Release, check_delta, check_rounds
 from tacit.errors import expect
 from tacit.privacy.accountants import FAST_PLD, MIN_NOISE, Accountant, Accounting, Pld, Rdp, max_rounds
 
-PRECISION = 2e-5  # of a noise multiplier, relative
+_PRECISION = 2e-5  # of a noise multiplier, relative
 MAX_FOUND_NOISE = 1e6
 UNREACHABLE = ("an epsilon that some noise can reach", "Choose a larger epsilon or delta.")
 
@@ -66,8 +66,8 @@ class CohortSampling:
         faster = _faster(accountant)
         start = self.noise_for(budget, rounds, faster.accountant) if faster else 1.0
         low, high = bracket(excess, start, faster.factor if faster else 2.0)
-        root = float(brentq(excess, low, high, rtol=PRECISION / 4))
-        candidates = (min(high, root * (1 + PRECISION * step / 4)) for step in count())
+        root = float(brentq(excess, low, high, rtol=_PRECISION / 4))
+        candidates = (min(high, root * (1 + _PRECISION * step / 4)) for step in count())
         return next(noise for noise in candidates if excess(noise) <= 0)
 
     def rounds_within(self, budget: Budget, noise: float, accountant: Accountant) -> int:

@@ -21,7 +21,7 @@ def to_json(release: Release) -> dict[str, object]:
     }
 
 
-ADVICE = "Use the version of Tacit that wrote it."
+_ADVICE = "Use the version of Tacit that wrote it."
 _USUAL = {"constant": True, "failure": 0.0}
 
 
@@ -49,7 +49,7 @@ def charge_from_json(data: Any, unit: Unit) -> Charge:
         copies, summed = _positive_int(data.get("copies", 1)), _flag(data, "summed", usual=False)
         return Charge(unit, charged, copies, summed)
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
-        raise UserError(f"Expected the description of a charge for {unit}s, got {str(data)[:200]}. {ADVICE}") from error
+        raise UserError(f"Expected the description of a charge for {unit}s, got {str(data)[:200]}. {_ADVICE}") from error
 
 
 def _read_group(group: Any) -> dict[int, Repeated]:
@@ -73,7 +73,7 @@ def from_json(data: Any) -> Release:
     try:
         return _read(data)
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
-        raise UserError(f"Expected the description of a release, got {str(data)[:200]}. {ADVICE}") from error
+        raise UserError(f"Expected the description of a release, got {str(data)[:200]}. {_ADVICE}") from error
 
 
 def canonical(value: object) -> str:

@@ -32,7 +32,7 @@ HEADER = _HEADER.size
 RUN = 16  # bytes of a run's identifier
 _STATE = b"TACS"
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 Kind = TypeVar("Kind")
 
 
@@ -182,7 +182,7 @@ def read_optional_key(reader: Reader) -> bytes:
 Requests = Mapping[int, bytes]  # by recipient: a client's number, or a negative one for an enclave
 Replies = Iterable[tuple[int, bytes]]  # the sender as the transport knows it, and its message; in any order
 Transport = Callable[[Requests], Replies]  # sends requests to clients, and returns their replies
-ServerSide = Generator[Requests, Replies, T]
+ServerSide = Generator[Requests, Replies, _T]
 """A server: it yields requests, is sent the replies to them, and returns its result.
 
 Replies may be lazy. While a server reads them it may yield further requests: the host of an enclave forwards each
@@ -230,7 +230,7 @@ class Transcript(Generic[Kind]):
 
 
 @dataclass(frozen=True, eq=False)
-class Outcome(Generic[T, Kind]):
+class Outcome(Generic[_T, Kind]):
     """The end of a conversation.
 
     Attributes:
@@ -239,13 +239,13 @@ class Outcome(Generic[T, Kind]):
         transcript: what the server observed.
     """
 
-    result: T
+    result: _T
     clients: tuple[int, ...]
     transcript: Transcript[Kind]
 
 
 @dataclass(frozen=True, eq=False)
-class Exchange(Generic[Kind, AnyFrame, T]):
+class Exchange(Generic[Kind, AnyFrame, _T]):
     """One request to each of several clients, and the first valid reply of each.
 
     Attributes:
@@ -260,11 +260,11 @@ class Exchange(Generic[Kind, AnyFrame, T]):
     requests: Requests
     unpack: Callable[[bytes], AnyFrame]
     check: Callable[[int, AnyFrame], ReplyStatus]
-    read: Callable[[int, Reader], T]
+    read: Callable[[int, Reader], _T]
 
-    def run(self, transcript: Transcript[Kind]) -> ServerSide[dict[int, T]]:
+    def run(self, transcript: Transcript[Kind]) -> ServerSide[dict[int, _T]]:
         """Send the requests and read the replies, one at a time."""
-        accepted: dict[int, T] = {}
+        accepted: dict[int, _T] = {}
         if not self.requests:
             return accepted
         transcript.count_requests(self.kind, self.requests)
@@ -275,7 +275,7 @@ class Exchange(Generic[Kind, AnyFrame, T]):
         transcript.unresponsive.update(self.requests.keys() - accepted.keys())
         return accepted
 
-    def _read(self, sender: int, data: bytes, accepted: dict[int, T], transcript: Transcript[Kind]) -> ReplyStatus:
+    def _read(self, sender: int, data: bytes, accepted: dict[int, _T], transcript: Transcript[Kind]) -> ReplyStatus:
         """Read one reply into `accepted`, or return why it is rejected."""
         try:
             frame = self.unpack(data)
@@ -330,7 +330,7 @@ class LocalClients(Generic[State]):
                 yield client, reply
 
 
-def play(server: ServerSide[T], transport: Transport) -> T:
+def play(server: ServerSide[_T], transport: Transport) -> _T:
     """Run a conversation to its end."""
     requests = next(server)
     while True:
@@ -338,5 +338,5 @@ def play(server: ServerSide[T], transport: Transport) -> T:
         try:
             requests = server.send(replies)
         except StopIteration as end:
-            result: T = end.value
+            result: _T = end.value
             return result

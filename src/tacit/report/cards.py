@@ -17,7 +17,7 @@ from tacit.core.schema import SLOTS
 from tacit.errors import expect
 from tacit.privacy.guarantee import IN_COMMON, PERSONS, within_adversary
 
-LARGE = 10**9  # a population larger than any cohort
+_LARGE = 10**9  # a population larger than any cohort
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -248,7 +248,7 @@ def _proved(method: Method, release: Release) -> str:
 
 def _secrecy(method: Method, release: Release) -> str:
     """What amplification by sampling assumes; empty if every client takes part."""
-    sampling = method.sampler.sampling(LARGE, 0)
+    sampling = method.sampler.sampling(_LARGE, 0)
     if sampling.kind == "everyone":
         return ""
     if release.sampled(sampling).amplification.kind == "everyone":

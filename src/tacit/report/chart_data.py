@@ -11,10 +11,10 @@ from tacit.report.labels import number, size
 from tacit.report.markup import Html, data, details, element, table
 from tacit.report.run_data import charged_epsilon, thinned
 
-MOST_POINTS = 1200  # of a line
+_MOST_POINTS = 1200  # of a line
 MOST_ROWS = 21  # of the table beside a chart
-COLOURS = 7  # of the style sheet: --c0 to --c6
-Values = list[float | None]
+COLOUR_COUNT = 7  # of the style sheet: --c0 to --c6
+ChartValues = list[float | None]
 
 
 @dataclass(frozen=True)
@@ -30,10 +30,10 @@ class ChartLine:
     """
 
     name: str
-    values: Values
+    values: ChartValues
     colour: str = "--c0"
     dash: bool = False
-    band: tuple[Values, Values] | None = None
+    band: tuple[ChartValues, ChartValues] | None = None
 
     def specs(self) -> list[dict[str, object]]:
         main = {"name": self.name, "y": self.values, "colour": self.colour, "dash": self.dash}
@@ -105,14 +105,14 @@ class Chart:
 
 def run_charts(reports: Sequence[Report], budget: float | None) -> list[Chart]:
     """The charts of a run: its metrics, ε or leakage, and bytes."""
-    shown = thinned(reports, MOST_POINTS)
+    shown = thinned(reports, _MOST_POINTS)
     rounds = [report.round for report in shown]
     names = list(dict.fromkeys(name for report in reports for name in report.metrics))
     charts = [_metric_chart(name, names, shown) for name in names if not _is_variant(name, names)]
     return [*charts, *_privacy_charts(shown, budget), *([bytes_chart(reports, rounds)] if reports else [])]
 
 
-def over(reports: Sequence[Report], value: Callable[[Report], float | None]) -> Values:
+def over(reports: Sequence[Report], value: Callable[[Report], float | None]) -> ChartValues:
     """A quantity of every round, without what is not finite."""
     return [None if (found := value(each)) is None or not isfinite(found) else rounded(found) for each in reports]
 
@@ -126,7 +126,7 @@ def _metric_chart(name: str, names: Sequence[str], reports: Sequence[Report]) ->
     """A metric, with those of the model's variants (`pruned_accuracy`)."""
     together = [name, *(other for other in names if other.endswith(f"_{name}") and other != name)]
     lines = [
-        ChartLine(each.replace("_", " "), over(reports, _metric(each)), f"--c{i % COLOURS}")
+        ChartLine(each.replace("_", " "), over(reports, _metric(each)), f"--c{i % COLOUR_COUNT}")
         for i, each in enumerate(together)
     ]
     return Chart(f"{name.replace('_', ' ').capitalize()} on held-out data", [each.round for each in reports], lines)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 Numbers = NDArray[np.float64]
-STACKED, NAME = 2.1, 0.36  # inches: height of one panel of several, height of a name beside a panel
+STACKED, _NAME = 2.1, 0.36  # inches: height of one panel of several, height of a name beside a panel
 SHIFT = 0.012  # of the x axis, between error bars that would overlap
 
 
@@ -77,7 +77,7 @@ class ErrorBars:
 
 def draw_lines(title: str, caption: str, panels: Sequence[LinePanel], *, names: int, log_x: bool = False) -> bytes:
     """Draw panels below each other over one axis of rounds, with space for `names` names beside each."""
-    beside = NAME * names * (1.3 if len(panels) > 1 else 1.0)  # includes the space between panels
+    beside = _NAME * names * (1.3 if len(panels) > 1 else 1.0)  # includes the space between panels
     height = ABOVE + max(PANEL if len(panels) == 1 else STACKED, beside) * len(panels) + BELOW
     figure = new_figure(WIDTH, height)
     edge = {"left": 0.115, "right": 0.75, "top": 1 - ABOVE / height, "bottom": BELOW / height}
@@ -86,7 +86,7 @@ def draw_lines(title: str, caption: str, panels: Sequence[LinePanel], *, names: 
     for axis, panel in zip(axes, panels, strict=True):
         _prepare_line_axis(axis, panel, log_x)
         _draw_lines(axis, panel.lines)
-        _name_lines(axis, panel.lines, NAME / (axis.get_position().height * height))
+        _name_lines(axis, panel.lines, _NAME / (axis.get_position().height * height))
     axes[-1].set_xlabel("round", color=INK)
     add_title_and_caption(figure, title, caption, edge["left"])
     return to_png(figure)

@@ -7,7 +7,7 @@ from statistics import fmean, stdev
 
 from tacit.report.labels import number, size
 
-CONFIDENCE = 0.95
+INTERVAL_CONFIDENCE = 0.95
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Interval:
             return cls(values[0], None, 1)
         from scipy.special import stdtrit  # a third of a second, which pages of one run need not spend
 
-        quantile = float(stdtrit(count - 1, (1 + CONFIDENCE) / 2))
+        quantile = float(stdtrit(count - 1, (1 + INTERVAL_CONFIDENCE) / 2))
         return cls(fmean(values), quantile * stdev(values) / sqrt(count), count)
 
     def text(self) -> str:

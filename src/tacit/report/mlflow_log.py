@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
 
 IDENTITY = "tacit.run"
-AT_ONCE = 50  # rounds of one request; MLflow takes a thousand figures
-PATIENCE = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2", "MLFLOW_HTTP_REQUEST_TIMEOUT": "20"}  # unless the user sets them
+_AT_ONCE = 50  # rounds of one request; MLflow takes a thousand figures
+_TIMEOUTS = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2", "MLFLOW_HTTP_REQUEST_TIMEOUT": "20"}  # unless the user sets them
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class MlflowLog:
         return MlflowWriter(client, str(experiment), header)
 
     def _client(self) -> "MlflowClient":
-        for name, value in PATIENCE.items():
+        for name, value in _TIMEOUTS.items():
             os.environ.setdefault(name, value)
         os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
         from mlflow.tracking import MlflowClient
@@ -90,8 +90,8 @@ class MlflowWriter:
         )
 
     def write(self, reports: Sequence[Report]) -> None:
-        for begin in range(0, len(reports), AT_ONCE):
-            self._write(reports[begin : begin + AT_ONCE])
+        for begin in range(0, len(reports), _AT_ONCE):
+            self._write(reports[begin : begin + _AT_ONCE])
 
     def finish(self, guarantee: str) -> None:
         self._client.set_tag(self._id, "guarantee", guarantee)

@@ -13,7 +13,7 @@ from tacit.pieces.mechanisms import (
 )
 from tacit.report.markup import Html, element
 
-WIDTH, HEIGHT, GAP, LINE = 208, 104, 96, 18  # of a box, between two, and of a line of text
+_WIDTH, _HEIGHT, _GAP, _LINE = 208, 104, 96, 18  # of a box, between two, and of a line of text
 CLIENT_NOISE = {  # what a client does to its update before it is sent
     DistributedGaussian: "adds a share of the noise",
     NbaflGaussian: "adds noise",
@@ -85,15 +85,15 @@ def _noise_of_model(method: Method) -> str:
 
 def _draw(parties: Sequence[Party], *, wide: bool) -> Html:
     count = len(parties)
-    along = (WIDTH if wide else HEIGHT) * count + GAP * (count - 1) + 4
-    width, height = (along, HEIGHT + 4) if wide else (WIDTH + 120, along - (GAP - 52) * (count - 1))
-    gap = GAP if wide else 52
+    along = (_WIDTH if wide else _HEIGHT) * count + _GAP * (count - 1) + 4
+    width, height = (along, _HEIGHT + 4) if wide else (_WIDTH + 120, along - (_GAP - 52) * (count - 1))
+    gap = _GAP if wide else 52
     boxes = []
     for number, party in enumerate(parties):
-        x, y = (2 + number * (WIDTH + gap), 2) if wide else (60, 2 + number * (HEIGHT + gap))
+        x, y = (2 + number * (_WIDTH + gap), 2) if wide else (60, 2 + number * (_HEIGHT + gap))
         boxes.append(_box(party, x, y))
         if party.arrow:
-            boxes.append(_arrow_right(party, x + WIDTH, y) if wide else _arrow_down(party, x, y + HEIGHT))
+            boxes.append(_arrow_right(party, x + _WIDTH, y) if wide else _arrow_down(party, x, y + _HEIGHT))
     return element(
         "svg",
         *boxes,
@@ -105,21 +105,21 @@ def _draw(parties: Sequence[Party], *, wide: bool) -> Html:
 
 
 def _box(party: Party, x: int, y: int) -> Html:
-    middle = x + WIDTH / 2
-    top = y + HEIGHT / 2 - LINE * len(party.lines) / 2
+    middle = x + _WIDTH / 2
+    top = y + _HEIGHT / 2 - _LINE * len(party.lines) / 2
     texts = [
-        element("text", line, x=middle, y=top + LINE * (i + 1) + 4, text_anchor="middle")
+        element("text", line, x=middle, y=top + _LINE * (i + 1) + 4, text_anchor="middle")
         for i, line in enumerate(party.lines)
     ]
     name = element("text", party.name, x=middle, y=top, text_anchor="middle", class_="name")
-    box = element("rect", x=x, y=y, width=WIDTH, height=HEIGHT, rx=10)
+    box = element("rect", x=x, y=y, width=_WIDTH, height=_HEIGHT, rx=10)
     return element("g", box, name, *texts, class_="secret" if party.secret else None)
 
 
 def _arrow_right(party: Party, x: int, y: int) -> Html:
-    middle, end = y + HEIGHT / 2, x + GAP
+    middle, end = y + _HEIGHT / 2, x + _GAP
     texts = [
-        element("text", word, x=x + GAP / 2, y=middle - 10 - 15 * (len(party.arrow) - 1 - i), text_anchor="middle",
+        element("text", word, x=x + _GAP / 2, y=middle - 10 - 15 * (len(party.arrow) - 1 - i), text_anchor="middle",
                 class_="quiet")
         for i, word in enumerate(party.arrow)
     ]  # fmt: skip
@@ -129,7 +129,7 @@ def _arrow_right(party: Party, x: int, y: int) -> Html:
 
 
 def _arrow_down(party: Party, x: int, y: int) -> Html:
-    middle = x + WIDTH / 2
+    middle = x + _WIDTH / 2
     shaft = element("path", d=f"M{middle} {y + 5}V{y + 40}")
     head = element("path", d=f"M{middle} {y + 47}l-5 -9h10z", class_="head")
     return element("g", shaft, head, element("text", " ".join(party.arrow), x=middle + 14, y=y + 30, class_="quiet"))

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 TILE, LEFT, TITLE, MARGIN = 0.5, 2.2, 0.55, 0.15  # inches: an image of a strip, and the space around all strips
 MOST_IMAGES = 12  # of a strip that are drawn
 NARROWEST = 6.0  # inches
-SIDE, GAP = 1.45, 0.35  # inches: a map, and the space between two
+_SIDE, _GAP = 1.45, 0.35  # inches: a map, and the space between two
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,16 +95,16 @@ def draw_gallery(title: str, gallery: Gallery) -> bytes:
 
 def draw_maps(title: str, caption: str, maps: Iterable[ValueMap], lines: int, columns: int) -> bytes:
     """Draw maps in a grid, each from dark (its lowest value) to light (its highest)."""
-    width, height = GAP + columns * (SIDE + GAP), ABOVE + lines * (SIDE + GAP) + BELOW / 2
+    width, height = _GAP + columns * (_SIDE + _GAP), ABOVE + lines * (_SIDE + _GAP) + BELOW / 2
     figure = new_figure(width, height)
     for each in maps:
-        left, top = GAP + each.column * (SIDE + GAP), ABOVE + each.line * (SIDE + GAP)
-        axis = figure.add_axes((left / width, 1 - (top + SIDE) / height, SIDE / width, SIDE / height))
+        left, top = _GAP + each.column * (_SIDE + _GAP), ABOVE + each.line * (_SIDE + _GAP)
+        axis = figure.add_axes((left / width, 1 - (top + _SIDE) / height, _SIDE / width, _SIDE / height))
         axis.imshow(each.values, cmap="gray", interpolation="nearest")
         axis.set_title(each.title, size=8.5, color=INK, loc="left", pad=3)
         axis.set_axis_off()
-    figure.text(GAP / width, 1 - 0.14 / height, title, size=11, color=INK, va="top")
-    figure.text(GAP / width, 0.1 / height, caption, size=8, color=INK, va="bottom")
+    figure.text(_GAP / width, 1 - 0.14 / height, title, size=11, color=INK, va="top")
+    figure.text(_GAP / width, 0.1 / height, caption, size=8, color=INK, va="bottom")
     return to_png(figure)
 
 

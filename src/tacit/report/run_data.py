@@ -25,7 +25,7 @@ from tacit.runs.records import final_metrics, guarantees_of
 
 ERRORS = ("loss", "rmse")  # metrics of which less is better
 MOST_FOLDERS = 10_000  # that are searched for runs
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -198,7 +198,7 @@ def read_runs(paths: Sequence[Path]) -> list[RunData]:
     return list(found.values())
 
 
-def thinned(values: Sequence[T], most: int) -> list[T]:
+def thinned(values: Sequence[_T], most: int) -> list[_T]:
     """At most `most` of the values, evenly spaced, with the first and the last.
 
     Example:

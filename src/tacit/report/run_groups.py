@@ -7,11 +7,11 @@ from functools import cached_property
 from math import inf, isfinite
 
 from tacit.privacy.guarantee import Guarantee, LeakageGuarantee
-from tacit.report.chart_data import COLOURS, Chart, ChartLine, Values, rounded
+from tacit.report.chart_data import COLOUR_COUNT, Chart, ChartLine, ChartValues, rounded
 from tacit.report.intervals import Interval
 from tacit.report.run_data import RunData, charged_epsilon, metric_names, thinned
 
-MOST_POINTS = 400
+_MOST_POINTS = 400
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,14 +152,14 @@ def group_charts(groups: Sequence[RunGroup]) -> list[Chart]:
     """Every metric over rounds, the mean of each group with its interval, and ε."""
     names = metric_names(dict.fromkeys(group.metrics, 0.0) for group in groups)
     rounds = sorted({report.round for group in groups for run in group.runs for report in run.reports})
-    shown = thinned(rounds, MOST_POINTS)
+    shown = thinned(rounds, _MOST_POINTS)
     charts = []
     for name in names:
-        lines = [_group_line(group, name, shown, f"--c{i % COLOURS}") for i, group in enumerate(groups)]
+        lines = [_group_line(group, name, shown, f"--c{i % COLOUR_COUNT}") for i, group in enumerate(groups)]
         charts.append(Chart(f"{name.replace('_', ' ').capitalize()} on held-out data", shown, lines))
     private = [group for group in groups if group.epsilon is not None]
     if private:
-        lines = [_epsilon_line(group, shown, f"--c{groups.index(group) % COLOURS}") for group in private]
+        lines = [_epsilon_line(group, shown, f"--c{groups.index(group) % COLOUR_COUNT}") for group in private]
         charts.append(Chart("Privacy loss ε of all rounds so far, largest of a group", shown, lines, zero=True))
     return charts
 
@@ -168,11 +168,11 @@ def _group_line(group: RunGroup, name: str, rounds: Sequence[int], colour: str) 
     found = [{report.round: report.metrics[name] for report in run.reports if name in report.metrics}
              for run in group.runs]  # fmt: skip
     intervals = [Interval.of([run[each] for run in found if each in run]) for each in rounds]
-    mean: Values = [None if each is None else rounded(each.mean) for each in intervals]
+    mean: ChartValues = [None if each is None else rounded(each.mean) for each in intervals]
     if len(group.runs) == 1:
         return ChartLine(group.label, mean, colour)
-    low: Values = [None if each is None else rounded(each.mean - (each.half or 0.0)) for each in intervals]
-    high: Values = [None if each is None else rounded(each.mean + (each.half or 0.0)) for each in intervals]
+    low: ChartValues = [None if each is None else rounded(each.mean - (each.half or 0.0)) for each in intervals]
+    high: ChartValues = [None if each is None else rounded(each.mean + (each.half or 0.0)) for each in intervals]
     return ChartLine(group.label, mean, colour, band=(low, high))
 
 

@@ -18,7 +18,7 @@ from tacit.runs.round_logs import LogHeader, scalars
 if TYPE_CHECKING:
     from tensorboard.compat.proto.event_pb2 import Event
 
-FOLDER = "tensorboard"
+_FOLDER = "tensorboard"
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class TensorBoardLog:
             raise UserError("Expected a folder for TensorBoard, because the run has no directory. Give folder or out.")
 
     def open(self, header: LogHeader) -> "TensorBoardWriter":
-        folder = Path(self.folder) if self.folder is not None else header.directory and header.directory / FOLDER
+        folder = Path(self.folder) if self.folder is not None else header.directory and header.directory / _FOLDER
         assert folder is not None, "check was called"
         return TensorBoardWriter(folder, header)
 

@@ -46,10 +46,10 @@ from tacit.engine.waves import AutoLearner, StackedClients
 from tacit.errors import UserError, WireError
 from tacit.pieces.samplers import Everyone
 
-CLIENTS, SAMPLES, INPUTS, CLASSES = 6, 5, 4, 3
-HOSTILE = (0.0, 1e-30, 1.0, -1.0, 1e6, 1e18)  # factors of rows and data
-TOLERANCE = 1e-4
-DRAWS = 40  # of noise, each of all coordinates
+_CLIENTS, _SAMPLES, _INPUTS, _CLASSES = 6, 5, 4, 3
+_HOSTILE = (0.0, 1e-30, 1.0, -1.0, 1e6, 1e18)  # factors of rows and data
+_TOLERANCE = 1e-4
+_DRAWS = 40  # of noise, each of all coordinates
 SIGMAS = 5.0  # a correct piece fails a statistical trial with probability 6e-7
 
 
@@ -138,7 +138,7 @@ def _try_method(method: Method) -> Iterator[str]:
 
 
 def _trial_model() -> nn.Module:
-    return nn.Sequential(nn.Linear(INPUTS, 128), nn.Tanh(), nn.Linear(128, CLASSES))
+    return nn.Sequential(nn.Linear(_INPUTS, 128), nn.Tanh(), nn.Linear(128, _CLASSES))
 
 
 def check_declared(method: Method) -> None:
@@ -172,12 +172,12 @@ def _try_sampler(sampler: Sampler) -> Iterator[str]:
     counts = torch.bincount(torch.cat(cohorts), minlength=population).double()
     valid = all(bool((cohort.diff() > 0).all()) for cohort in cohorts) and len(counts) == population
     yield "" if valid else "A cohort is not a set of clients in ascending order."
-    slack = SIGMAS * sqrt(draws * declared.rate * (1 - declared.rate)) + TOLERANCE
+    slack = SIGMAS * sqrt(draws * declared.rate * (1 - declared.rate)) + _TOLERANCE
     fair = bool(((counts - draws * declared.rate).abs() <= slack).all())
     yield "" if fair else f"A client is not sampled at the declared rate of {declared.rate:g}."
     expected = population * declared.rate * (1 - declared.rate) * (declared.kind == "poisson")
     spread = float(sizes.var())
-    fits = abs(spread - expected) <= SIGMAS * expected * sqrt(2 / draws) + TOLERANCE
+    fits = abs(spread - expected) <= SIGMAS * expected * sqrt(2 / draws) + _TOLERANCE
     yield (
         "" if fits else f"Sizes of cohorts vary by {spread:.3g}, but {declared.kind} sampling declares {expected:.3g}."
     )
@@ -194,18 +194,18 @@ def _fitting_population(sampler: Sampler) -> int:
 
 def _try_trainer(trainer: Trainer) -> Iterator[str]:
     honest = _rows(trainer, _population())
-    for client in range(CLIENTS):
+    for client in range(_CLIENTS):
         alone = _rows(trainer, _population(), [client])[0]
         yield "" if _close(honest[client], alone) else "A client's row depends on which clients share its wave."
-    for factor in HOSTILE:
+    for factor in _HOSTILE:
         others = _rows(trainer, _population(hostile=factor))[1:]
         yield "" if _close(others, honest[1:]) else "A client's row depends on another client's data."
 
 
 def _rows(trainer: Trainer, population: Population, clients: list[int] | None = None) -> Tensor:
     torch.manual_seed(0)
-    module = nn.Sequential(nn.Linear(INPUTS, 5), nn.Tanh(), nn.Linear(5, CLASSES))
-    numbers = torch.arange(CLIENTS) if clients is None else torch.tensor(clients)
+    module = nn.Sequential(nn.Linear(_INPUTS, 5), nn.Tanh(), nn.Linear(5, _CLASSES))
+    numbers = torch.arange(_CLIENTS) if clients is None else torch.tensor(clients)
     wave = StackedClients(numbers, population, AutoLearner(module, CrossEntropy()))
     weights = Layout.of(module).flatten(module)
     mask = torch.arange(0, len(weights), 2) if trainer.masked else None
@@ -216,10 +216,10 @@ def _rows(trainer: Trainer, population: Population, clients: list[int] | None = 
 def _population(hostile: float | None = None) -> Population:
     generator = torch.Generator().manual_seed(1)
     clients = []
-    for client in range(CLIENTS):
+    for client in range(_CLIENTS):
         x, y = (
-            torch.randn(SAMPLES, INPUTS, generator=generator),
-            torch.randint(CLASSES, (SAMPLES,), generator=generator),
+            torch.randn(_SAMPLES, _INPUTS, generator=generator),
+            torch.randint(_CLASSES, (_SAMPLES,), generator=generator),
         )
         clients.append((x * hostile, y.flip(0)) if client == 0 and hostile is not None else (x, y))
     return Population.of(clients)
@@ -227,10 +227,10 @@ def _population(hostile: float | None = None) -> Population:
 
 def _try_codec(codec: Codec) -> Iterator[str]:
     state = State(0, torch.randn(2048, generator=torch.Generator().manual_seed(2)))
-    rows = torch.randn(CLIENTS, state.dim, generator=torch.Generator().manual_seed(3))
+    rows = torch.randn(_CLIENTS, state.dim, generator=torch.Generator().manual_seed(3))
     view = View(state.weights, {}, torch.arange(0, state.dim, 2) if codec.coordinates == "mask" else None)
     honest = codec.encode(DenseRows(rows), view, _now()).dense()
-    for factor in HOSTILE:
+    for factor in _HOSTILE:
         changed = torch.cat([rows[:1] * factor, rows[1:]])
         others = codec.encode(DenseRows(changed), view, _now()).dense()[1:]
         yield "" if _close(others, honest[1:]) else "A client's row depends on another client's row."
@@ -257,8 +257,8 @@ def _try_mechanism(mechanism: Mechanism) -> Iterator[str]:
     layout = Layout.of(_layered())
     state = State(0, torch.zeros(layout.dim), layers=layout.sizes, shapes=layout.shapes)
     state = mechanism.prepare(state, lambda _: DenseRows(torch.full((1, layout.dim), 0.1)))
-    for factor in HOSTILE:
-        rows = torch.randn(CLIENTS, state.dim, generator=torch.Generator().manual_seed(4))
+    for factor in _HOSTILE:
+        rows = torch.randn(_CLIENTS, state.dim, generator=torch.Generator().manual_seed(4))
         rows[0] *= factor
         yield from _bounded(mechanism, state, rows)
     if is_bounded_for(mechanism, Unit.RECORD):
@@ -270,7 +270,7 @@ def _try_mechanism(mechanism: Mechanism) -> Iterator[str]:
 def _reading_violation(mechanism: Mechanism, state: State) -> str:
     """Whether messages with the same rows depend on the clients' data."""
     state = replace(state, weights=torch.randn(state.dim, generator=torch.Generator().manual_seed(7)))
-    made = (_before_sum(mechanism, state, torch.zeros(CLIENTS, state.dim), hostile=each) for each in (None, 1e6))
+    made = (_before_sum(mechanism, state, torch.zeros(_CLIENTS, state.dim), hostile=each) for each in (None, 1e6))
     one, other = (each.messages.rows.dense() for each in made)
     return "" if torch.equal(one, other) else "It is declared to be bounded for records, but reads their data."
 
@@ -284,7 +284,7 @@ def _longest(mechanism: Mechanism) -> float:
 def _bounded(mechanism: Mechanism, state: State, rows: Tensor) -> Iterator[str]:
     bounded, calm = _before_sum(mechanism, state, rows), _before_sum(mechanism, state, torch.zeros_like(rows))
     reach = _size(bounded.messages.rows.dense() - calm.messages.rows.dense(), bounded.bound)
-    within = bool((reach <= _longest(mechanism) + TOLERANCE).all())
+    within = bool((reach <= _longest(mechanism) + _TOLERANCE).all())
     yield "" if within else f"A row is {float(reach.max()):.3g} times as long as its bound."
     same = bounded.bound.values == calm.bound.values
     yield "" if same else "The bound depends on the rows of the round."
@@ -301,13 +301,13 @@ def _before_sum(
 
 
 def _layered() -> nn.Module:
-    return nn.Sequential(nn.Linear(INPUTS, 10, bias=False), nn.Tanh(), nn.Linear(10, CLASSES, bias=False))
+    return nn.Sequential(nn.Linear(_INPUTS, 10, bias=False), nn.Tanh(), nn.Linear(10, _CLASSES, bias=False))
 
 
 def _noise_violation(mechanism: Mechanism, state: State, price: Release) -> str:
     """Whether the noise of a sum of zeros is less than the price declares, in any coordinate or overall."""
-    zeros, sums = torch.zeros(CLIENTS, state.dim), []
-    for draw in range(DRAWS):
+    zeros, sums = torch.zeros(_CLIENTS, state.dim), []
+    for draw in range(_DRAWS):
         bounded = _before_sum(mechanism, state, zeros, draw)
         total = mechanism.after_sum(Mean().combine(bounded, state), _now(draw))
         sums.append(total.total.double() / total.bound.per_coordinate(total.total).double())
@@ -316,7 +316,7 @@ def _noise_violation(mechanism: Mechanism, state: State, price: Release) -> str:
     overall = float(noise.square().mean().sqrt())
     enough = overall >= declared * scale * (1 - SIGMAS / sqrt(2 * noise.numel()))
     least = float(noise.square().mean(0).sqrt().min())
-    everywhere = least >= declared * scale * (1 - 7 / sqrt(2 * DRAWS)) and float(noise.std(1).min()) > 0
+    everywhere = least >= declared * scale * (1 - 7 / sqrt(2 * _DRAWS)) and float(noise.std(1).min()) > 0
     if enough and everywhere:
         return ""
     return f"The noise of a sum is {min(overall, least):.3g} times the bound, but its price declares {declared:.3g}."
@@ -341,13 +341,13 @@ def _size(rows: Tensor, bound: Bound) -> Tensor:
 def _try_aggregator(aggregator: Aggregator) -> Iterator[str]:
     declared = float(getattr(aggregator, DECLARED, 1.0))
     state = State(0, torch.zeros(aggregator.models, 7) if aggregator.models > 1 else torch.zeros(7))
-    for factor in HOSTILE:
-        rows = torch.nn.functional.normalize(torch.randn(CLIENTS, 7, generator=torch.Generator().manual_seed(5)))
+    for factor in _HOSTILE:
+        rows = torch.nn.functional.normalize(torch.randn(_CLIENTS, 7, generator=torch.Generator().manual_seed(5)))
         rows[0] *= min(abs(factor), 1.0) * (-1 if factor < 0 else 1)
         whole, rest, one = (_combined(aggregator, part, state) for part in (rows, rows[1:], rows[:1]))
         yield "" if _close(whole, rest + one) else "It does not add messages up: the sum of two waves is another sum."
         change = float((whole - rest).norm())
-        within = change <= declared * (1 + TOLERANCE)
+        within = change <= declared * (1 + _TOLERANCE)
         yield "" if within else f"One client changes the sum by {change:.3g} times its bound; {declared:g} is declared."
 
 
@@ -376,7 +376,7 @@ _TRIALS: MappingProxyType[str, Callable[..., Iterator[str]]] = MappingProxyType(
 
 
 def _close(one: Tensor, other: Tensor) -> bool:
-    return bool(torch.allclose(one.double(), other.double(), rtol=TOLERANCE, atol=TOLERANCE, equal_nan=True))
+    return bool(torch.allclose(one.double(), other.double(), rtol=_TOLERANCE, atol=_TOLERANCE, equal_nan=True))
 
 
 def _key(name: str, index: int) -> Key:
@@ -384,4 +384,4 @@ def _key(name: str, index: int) -> Key:
 
 
 def _now(draw: int = 0) -> SimulatedRound:
-    return SimulatedRound.of(0, 2 * CLIENTS, float(CLIENTS), CLIENTS, _key("shared", 0), _key("secret", draw))
+    return SimulatedRound.of(0, 2 * _CLIENTS, float(_CLIENTS), _CLIENTS, _key("shared", 0), _key("secret", draw))

@@ -14,7 +14,7 @@ from tacit.core import State, files
 from tacit.core.prices import MAX_ROUNDS
 from tacit.errors import RunError
 
-LIMIT = 1 << 36  # bytes; a tensor is mapped from the file, never allocated by what its header declares
+MAX_CHECKPOINT_BYTES = 1 << 36  # bytes; a tensor is mapped from the file, never allocated by what its header declares
 _MEMORY = "memory/"
 
 
@@ -36,8 +36,8 @@ def read(path: Path) -> State | None:
     if not path.exists():
         return None
     try:
-        if path.stat().st_size > LIMIT:
-            raise ValueError(f"more than {LIMIT} bytes")
+        if path.stat().st_size > MAX_CHECKPOINT_BYTES:
+            raise ValueError(f"more than {MAX_CHECKPOINT_BYTES} bytes")
         with safe_open(path, "pt") as file:
             metadata = json.loads((file.metadata() or {})["tacit"])
             names = list(file.keys())

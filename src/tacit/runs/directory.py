@@ -42,6 +42,7 @@ from tacit.core.keys import Ratchet
 from tacit.core.prices import Unit
 from tacit.core.serialization import Source, read_json, write_json
 from tacit.data import Encoding
+from tacit.data.encoding import ENCODING
 from tacit.errors import LedgerError, RunError
 from tacit.privacy.guarantee import Guarantee, LeakageGuarantee
 from tacit.privacy.leakage import LeakageAccounting
@@ -54,9 +55,8 @@ if TYPE_CHECKING:
     from tacit.privacy.ledger import Ledger
 
 MANIFEST, ROUNDS, CHECKPOINT, MODEL = "manifest.json", "rounds.jsonl", "checkpoint.safetensors", "model.safetensors"
-LEDGER, LEAKAGE, KEY, GUARANTEE, TABLE = "ledger.db", "leakage.json", "noise.key", "guarantee.json", "rounds.csv"
-ENCODING = "encoding.json"
-MAX_LINE = 1 << 24  # bytes of one round in rounds.jsonl
+LEDGER, LEAKAGE, NOISE_KEY, GUARANTEE, TABLE = "ledger.db", "leakage.json", "noise.key", "guarantee.json", "rounds.csv"
+_MAX_LINE = 1 << 24  # bytes of one round in rounds.jsonl
 MAX_HISTORY = 1 << 30  # bytes of all of them
 SECONDS_BETWEEN_CHECKPOINTS = 5.0
 
@@ -100,7 +100,7 @@ class RunDirectory:
         try:
             files.make_private(path)
             if ratchet is not None:
-                key_file.write(path / KEY, ratchet, manifest.run)
+                key_file.write(path / NOISE_KEY, ratchet, manifest.run)
             if encoding is not None:
                 files.write(path / ENCODING, encoding.to_bytes(), private=True)
             files.write(path / MANIFEST, manifest.to_bytes(), private=True)
@@ -214,11 +214,11 @@ class RunDirectory:
         """Keep only what derives the keys of round `index` and later ones; their model is in the checkpoint."""
         if self.ratchet is not None and self.ratchet.round < index:
             self.ratchet = self.ratchet.forward(index)
-            key_file.write(self.path / KEY, self.ratchet, self.manifest.run)
+            key_file.write(self.path / NOISE_KEY, self.ratchet, self.manifest.run)
 
     def _erase_key(self) -> None:
-        with files.storage_errors(self.path / KEY):
-            (self.path / KEY).unlink(missing_ok=True)
+        with files.storage_errors(self.path / NOISE_KEY):
+            (self.path / NOISE_KEY).unlink(missing_ok=True)
         self.ratchet = None
 
     def _read_key(self) -> None:
@@ -229,7 +229,7 @@ class RunDirectory:
             self._erase_key()
             return
         done = self.state.round if self.state else 0
-        self.ratchet = key_file.read(self.path / KEY, self.manifest.run, done)
+        self.ratchet = key_file.read(self.path / NOISE_KEY, self.manifest.run, done)
         self._erase_keys_before(done)
 
     def _write_leakage(self, leakage: LeakageAccounting | None) -> None:
@@ -285,9 +285,9 @@ def _read_lines(rounds: IO[bytes], count: int, file: Path) -> list[bytes]:
     """The first lines, ending with an empty one if there are fewer; a line too long for a round is a `RunError`."""
     lines: list[bytes] = []
     while len(lines) < count:
-        line = rounds.readline(MAX_LINE + 1)
-        if len(line) > MAX_LINE:
-            raise RunError(f"Expected line {len(lines) + 1} of {file} to have at most {MAX_LINE} bytes. {NEW_RUN}")
+        line = rounds.readline(_MAX_LINE + 1)
+        if len(line) > _MAX_LINE:
+            raise RunError(f"Expected line {len(lines) + 1} of {file} to have at most {_MAX_LINE} bytes. {NEW_RUN}")
         lines.append(line)
         if not line:
             break
@@ -368,7 +368,7 @@ class RoundsReader:
 def _remove(path: Path, created: Iterable[Path]) -> None:
     """Remove the files of a run and, if they are empty, the directories that were created for it."""
     with suppress(OSError):
-        for name in (KEY, MANIFEST, ROUNDS, CHECKPOINT, MODEL, LEDGER, LEDGER + SUFFIX, LEAKAGE, GUARANTEE):
+        for name in (NOISE_KEY, MANIFEST, ROUNDS, CHECKPOINT, MODEL, LEDGER, LEDGER + SUFFIX, LEAKAGE, GUARANTEE):
             (path / name).unlink(missing_ok=True)
         for folder in created:
             folder.rmdir()

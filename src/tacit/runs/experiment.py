@@ -30,15 +30,13 @@ from msgspec import UNSET, Struct, UnsetType
 from tacit import methods, tasks
 from tacit.core import serialization
 from tacit.core.discovery import file_reference
-from tacit.core.schema import annotation_of, call, check_names, choose, convert, listed
+from tacit.core.schema import Options, annotation_of, call, check_names, choose, convert, listed
 from tacit.core.serialization import Source, load_toml
 from tacit.errors import CompositionError, UserError
 
 if TYPE_CHECKING:
     from tacit.core import Method
     from tacit.data import Task
-
-Options = Mapping[str, object]
 
 
 class ExperimentTable(Struct, frozen=True, kw_only=True, rename="kebab"):

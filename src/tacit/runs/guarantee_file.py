@@ -12,7 +12,7 @@ from tacit.errors import RunError
 from tacit.privacy.guarantee import Guarantee, LeakageGuarantee
 from tacit.runs.manifest import NEW_RUN
 
-FORMAT = 2
+_FORMAT = 2
 _KINDS = {"differential privacy": Guarantee, "d-privacy": LeakageGuarantee}
 AnyGuarantee = Guarantee | LeakageGuarantee
 
@@ -32,7 +32,7 @@ class _Document:
 def write(file: Path, guarantees: Mapping[Unit, AnyGuarantee]) -> None:
     """Write the guarantees of a run, one for each unit, for the file's owner only."""
     entries = {unit: {"kind": each.kind, "guarantee": asdict(each)} for unit, each in guarantees.items()}
-    files.write(file, write_json({"format": FORMAT, "guarantees": entries}, indent=2), private=True)
+    files.write(file, write_json({"format": _FORMAT, "guarantees": entries}, indent=2), private=True)
 
 
 def read(file: Path) -> dict[Unit, AnyGuarantee]:
@@ -43,7 +43,7 @@ def read(file: Path) -> dict[Unit, AnyGuarantee]:
 def parse(content: bytes, file: Path) -> dict[Unit, AnyGuarantee]:
     """The guarantees in a JSON document, by unit."""
     source = Source(label=f"the guarantee {file}", error=RunError, advice=NEW_RUN)
-    document = read_json(content, _Document, source, version=FORMAT, strict=False)
+    document = read_json(content, _Document, source, version=_FORMAT, strict=False)
     return {unit: _guarantee(entry, source) for unit, entry in document.guarantees.items()}
 
 

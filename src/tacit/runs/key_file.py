@@ -13,7 +13,7 @@ from tacit.core.keys import Ratchet
 from tacit.core.serialization import Source, read_json
 from tacit.errors import RunError
 
-FORMAT = 1
+_FORMAT = 1
 _OTHERS = 0o077  # permissions of anybody but the owner
 _ADVICE = "Start a new run."
 
@@ -25,12 +25,12 @@ class _KeyFile:
     run: str
     round: int
     key: str
-    format: int = FORMAT
+    format: int = _FORMAT
 
 
 def write(path: Path, ratchet: Ratchet, run: str) -> None:
     """Write the secret atomically, in place of the one before."""
-    content = {"format": FORMAT, "run": run, "round": ratchet.round, "key": ratchet.key.value.hex()}
+    content = {"format": _FORMAT, "run": run, "round": ratchet.round, "key": ratchet.key.value.hex()}
     files.write(path, (json.dumps(content) + "\n").encode(), private=True)
 
 
@@ -48,7 +48,7 @@ def read(path: Path, run: str, done: int) -> Ratchet:
             "rounds to come. If nobody has read it, chmod 600 it; otherwise start a new run. Nothing was released."
         )
     source = Source(label=f"the key {path}", error=RunError, advice=_ADVICE)
-    found = read_json(files.read(path, error=RunError), _KeyFile, source, version=FORMAT)
+    found = read_json(files.read(path, error=RunError), _KeyFile, source, version=_FORMAT)
     if found.run != run:
         raise RunError(
             f"{path} is the key of another run: the same noise in two runs cancels out of their difference. Restore "

@@ -16,6 +16,7 @@ import torch
 from tacit.core import Method, Noise
 from tacit.core.plain_form import canonical
 from tacit.core.prices import ClientUnits, Unit
+from tacit.core.schema import Options
 from tacit.core.serialization import Source, read_json
 from tacit.core.worker_choice import Waves
 from tacit.data import Task
@@ -24,10 +25,9 @@ from tacit.errors import RunError, UserError
 from tacit.privacy.ledger_head import LedgerHead
 from tacit.runs import data_key
 
-FORMAT = 2
+MANIFEST_FORMAT = 2
 NEW_RUN = "Start a new run, or use the version of Tacit that wrote this one."
 Status = Literal["running", "interrupted", "failed", "finished"]
-Options = Mapping[str, object]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,7 +149,7 @@ class Manifest:
     noise: Noise = "seeded"
     waves: Waves = "fitting"
     key: str = ""
-    format: int = FORMAT
+    format: int = MANIFEST_FORMAT
     status: Status = "running"
     ledger: LedgerHead | None = None
 
@@ -168,7 +168,7 @@ class Manifest:
     def from_bytes(cls, content: bytes, file: Path) -> Self:
         """The manifest in a JSON document; raises `RunError` for anything else and for another format."""
         source = Source(label=f"the manifest {file}", error=RunError, advice=NEW_RUN)
-        found = read_json(content, cls, source, version=FORMAT)
+        found = read_json(content, cls, source, version=MANIFEST_FORMAT)
         if not data_key.key_name(found.task.data):  # whoever knows all rows but one could test candidates for the last
             raise source.problem(f"Expected data of {source.label} to be a digest with a key, got another text.")
         return found

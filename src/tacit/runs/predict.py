@@ -22,9 +22,9 @@ from tacit.runs.directory import read_encoding, read_manifest
 from tacit.runs.model_export import choose_model
 from tacit.runs.saved_model import load, read_tensors, rebuilt_model, rebuilt_task, tensors_of
 
-BATCH = 1 << 14  # rows that a model is given at a time
+_BATCH = 1 << 14  # rows that a model is given at a time
 NO_TABLE = "Its inputs are not the rows of a table: apply run.model to tensors, or tacit export the model."
-Columns = dict[str, list[Any]]
+_Columns = dict[str, list[Any]]
 
 
 @dataclass(frozen=True)
@@ -38,11 +38,11 @@ class Predictions:
     """
 
     others: Mapping[str, Sequence[str]]
-    predicted: Columns
+    predicted: _Columns
     remarks: tuple[str, ...]
 
     @property
-    def columns(self) -> Columns:
+    def columns(self) -> _Columns:
         """All columns, those of the table first."""
         return {name: list(values) for name, values in self.others.items()} | self.predicted
 
@@ -59,7 +59,7 @@ class Predictions:
         return text.getvalue()
 
 
-def predict_rows(encoding: Encoding | None, module: nn.Module, source: Any) -> Columns:
+def predict_rows(encoding: Encoding | None, module: nn.Module, source: Any) -> _Columns:
     """What a trained module says of the rows of a table, by column.
 
     Raises:
@@ -80,7 +80,7 @@ def _outputs(module: nn.Module, x: Tensor) -> Tensor:
     training = module.training
     try:
         module.eval()
-        return torch.cat([module(part) for part in torch.split(x, BATCH)])
+        return torch.cat([module(part) for part in torch.split(x, _BATCH)])
     finally:
         module.train(training)
 

@@ -23,7 +23,7 @@ from tacit.runs.directory import read_manifest
 from tacit.runs.manifest import Manifest
 from tacit.runs.records import Run
 
-LONGEST = 500  # characters of a parameter
+_LONGEST = 500  # characters of a parameter
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +55,7 @@ class LogHeader:
             name=f"{method.name}-{task.name}-{manifest.seed}" if directory is None else directory.resolve().name,
             identity=blake2b(f"{manifest.run} {where}".encode(), digest_size=16).hexdigest(),
             directory=directory,
-            parameters={key: str(value)[:LONGEST] for key, value in given.items()},
+            parameters={key: str(value)[:_LONGEST] for key, value in given.items()},
             caveat=manifest.caveat,
         )
 

@@ -25,7 +25,7 @@ from tacit.errors import DataError
 from tacit.tasks.datasets import DataSet, File, data_folders, locate, verify
 from tacit.tasks.formats import max_packed, pack, packing_of, unpack
 
-CHUNK = 1 << 18  # bytes per read
+_CHUNK = 1 << 18  # bytes per read
 
 
 class Progress(Protocol):
@@ -123,7 +123,7 @@ def _download(url: str, target: Path, most: int, progress: Callable[[int, int | 
         total = int(length) if length.isascii() and length.isdigit() else None
         if total is not None and total > most:
             raise OSError(f"expected at most {most} bytes, the server announces {total}")
-        while chunk := response.read(CHUNK):
+        while chunk := response.read(_CHUNK):
             done += len(chunk)
             if done > most:
                 raise OSError(f"expected at most {most} bytes, got more")

@@ -247,8 +247,8 @@ def _histograms(images: Tensor, bins: int) -> Tensor:
 
 def _split(
     y: Tensor, clients: int, partition: str, alpha: float, samples: int | None, key: Key, shards: int = 2
-) -> partitions.Parts:
-    ways: dict[str, Callable[[], partitions.Parts]] = {
+) -> partitions.RowParts:
+    ways: dict[str, Callable[[], partitions.RowParts]] = {
         "iid": lambda: partitions.iid(len(y), clients, key, samples=samples),
         "shards": lambda: partitions.label_shards(y, clients, key, shards=shards, samples=samples),
         "dirichlet": lambda: partitions.dirichlet(y, clients, key, alpha=alpha),

@@ -42,7 +42,7 @@ from tacit.tasks.models import medical_net
 from tacit.tasks.sources import COVID_MX, DIABETES, GUSTO, IST, SUPPORT2
 
 RARE = 100  # training rows
-MISSING = ("", "?")  # numbers; a missing category is a value like any other
+_MISSING = ("", "?")  # numbers; a missing category is a value like any other
 Column = list[str] | NDArray[np.int64]
 
 
@@ -331,7 +331,7 @@ def _public_and_owned(count: int, split: ClientSplit, key: Key) -> tuple[Tensor,
     return order[: split.public], order[split.public :].sort().values
 
 
-def _client_parts(patients: PatientTable, rows: NDArray[np.int64], split: ClientSplit, key: Key) -> partitions.Parts:
+def _client_parts(patients: PatientTable, rows: NDArray[np.int64], split: ClientSplit, key: Key) -> partitions.RowParts:
     """Virtual hospitals of equal size, or the natural ones."""
     if split.clients is not None:
         return partitions.iid(len(rows), split.clients, key.child("clients"))
@@ -361,7 +361,7 @@ def _read_csv(data: DataSet) -> dict[str, Column]:
 
 
 def _floats(column: Column) -> NDArray[np.float64]:
-    return np.array([np.nan if value in MISSING else float(value) for value in column])
+    return np.array([np.nan if value in _MISSING else float(value) for value in column])
 
 
 def _values(column: Column) -> NDArray[Any]:

@@ -20,7 +20,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from tacit.core.schema import choose
 from tacit.errors import expect
 
-Net = TypeVar("Net", bound=nn.Module)
+_Net = TypeVar("_Net", bound=nn.Module)
 
 
 def mcmahan_cnn(*, channels: int = 1, outputs: int = 10) -> nn.Sequential:
@@ -270,7 +270,7 @@ def mobilenet_v2_quarter() -> nn.Sequential:
     return mobilenet_v2(width=0.25)
 
 
-def with_group_norm(model: Net, *, groups: int = 8) -> Net:
+def with_group_norm(model: _Net, *, groups: int = 8) -> _Net:
     """A copy of a model with every batch norm replaced by a group norm with the same affine parameters.
 
     Args:
@@ -291,7 +291,7 @@ def with_group_norm(model: Net, *, groups: int = 8) -> Net:
     return _replace_norms(model, convert)
 
 
-def with_local_batch_norm(model: Net) -> Net:
+def with_local_batch_norm(model: _Net) -> _Net:
     """A copy of a model whose batch norms use the statistics of the current batch, in training and in evaluation.
 
     Example:
@@ -308,7 +308,7 @@ def with_local_batch_norm(model: Net) -> Net:
     return _replace_norms(model, convert)
 
 
-def _replace_norms(model: Net, convert: Callable[[_BatchNorm], nn.Module]) -> Net:
+def _replace_norms(model: _Net, convert: Callable[[_BatchNorm], nn.Module]) -> _Net:
     """A deep copy with every batch norm converted."""
     if isinstance(model, _BatchNorm):
         return _convert_layer(model, convert)  # type: ignore[return-value]  # another type of layer replaces it

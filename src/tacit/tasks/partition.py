@@ -13,12 +13,12 @@ from tacit.core.keys import Key
 from tacit.data.population import by_key
 from tacit.errors import DataError, expect
 
-__all__ = ["Parts", "by_key", "dirichlet", "iid", "label_shards"]
+__all__ = ["RowParts", "by_key", "dirichlet", "iid", "label_shards"]
 
-Parts = list[Tensor]
+RowParts = list[Tensor]
 
 
-def iid(count: int, clients: int, key: Key, *, samples: int | None = None) -> Parts:
+def iid(count: int, clients: int, key: Key, *, samples: int | None = None) -> RowParts:
     """Assign samples at random, in equal parts.
 
     Args:
@@ -43,7 +43,7 @@ def iid(count: int, clients: int, key: Key, *, samples: int | None = None) -> Pa
     return list(order.tensor_split(clients))
 
 
-def label_shards(labels: Tensor, clients: int, key: Key, *, shards: int = 2, samples: int | None = None) -> Parts:
+def label_shards(labels: Tensor, clients: int, key: Key, *, shards: int = 2, samples: int | None = None) -> RowParts:
     """Sort by label, cut into shards, and assign each client a few: most clients have few classes.
 
     If `clients * samples` exceeds the pool, every class is permuted and repeated as often as needed, so that clients
@@ -76,7 +76,7 @@ def label_shards(labels: Tensor, clients: int, key: Key, *, shards: int = 2, sam
     return [torch.cat([all_shards[int(shard)] for shard in assigned]) for assigned in order.view(clients, shards)]
 
 
-def dirichlet(labels: Tensor, clients: int, key: Key, *, alpha: float) -> Parts:
+def dirichlet(labels: Tensor, clients: int, key: Key, *, alpha: float) -> RowParts:
     """Split each class among the clients in proportions drawn from a symmetric Dirichlet distribution.
 
     Small `alpha` gives clients of few classes and unequal sizes, large `alpha` is nearly iid. The parts are disjoint
@@ -111,7 +111,7 @@ def _by_class(labels: Tensor, repeats: int, key: Key) -> Tensor:
     return torch.cat(pool)
 
 
-def _fill_empty(parts: Parts) -> Parts:
+def _fill_empty(parts: RowParts) -> RowParts:
     """Give every empty client one sample of the client that is largest at that moment."""
     sizes = torch.tensor([len(part) for part in parts])
     for empty in (sizes == 0).nonzero().flatten().tolist():

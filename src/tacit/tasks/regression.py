@@ -30,9 +30,9 @@ from tacit.tasks.datasets import read
 from tacit.tasks.models import hospital_net, linear
 from tacit.tasks.sources import CMS_IPPS, ZIP_LATLON
 
-LOSSES: dict[str, Loss] = {"rmse": RootMeanSquared(), "mean-squared": MeanSquared()}
+_LOSSES: dict[str, Loss] = {"rmse": RootMeanSquared(), "mean-squared": MeanSquared()}
 THETA = torch.tensor([[5.0, 6.0], [4.0, -4.5]])
-MAX_SAMPLES = 10**7  # of the synthetic clients together
+_MAX_SAMPLES = 10**7  # of the synthetic clients together
 CONDITIONS = {"194": 0, "690": 1, "292": 2, "392": 3}
 
 
@@ -56,7 +56,7 @@ def synthetic(
     """
     expect(clients > 0, f"clients={clients} > 0")
     expect(samples > 0, f"samples={samples} > 0")
-    expect(clients * samples <= MAX_SAMPLES, f"clients={clients} times samples={samples} <= {MAX_SAMPLES}")
+    expect(clients * samples <= _MAX_SAMPLES, f"clients={clients} times samples={samples} <= {_MAX_SAMPLES}")
     key = Key.from_seed(seed, "synthetic")
     x, y = _draw(clients, samples, key.child("train"))
     parts: list[Tensor] = list(torch.arange(len(x)).tensor_split(clients))
@@ -65,7 +65,7 @@ def synthetic(
         clients=Population.split(x, y, parts),
         test=_draw(clients, samples, key.child("test")),
         owners=torch.arange(clients).repeat_interleave(samples),
-        loss=choose(LOSSES, loss, "loss"),
+        loss=choose(_LOSSES, loss, "loss"),
         name="synthetic",
         preprocessing=Preprocessing("row", "Inputs are used as they are drawn."),
     )

@@ -27,7 +27,7 @@ from tacit.tasks.models import find_model
 from tacit.tasks.sources import MNIST, QMNIST_WRITERS
 
 ClassLoss = Literal["cross-entropy", "rmse"]
-LOSSES: dict[str, Loss] = {"cross-entropy": CrossEntropy(), "rmse": RootBrier()}
+_LOSSES: dict[str, Loss] = {"cross-entropy": CrossEntropy(), "rmse": RootBrier()}
 PIXELS, CLASSES = 784, 62
 MAX_LEAF = 1 << 29  # bytes of one of LEAF's files; Python needs about eight times as many to parse it
 
@@ -57,7 +57,7 @@ def mnist_writers(
         clients=Population.split(x, y, parts),
         test=(test_x, test_y),
         owners=owners,
-        loss=choose(LOSSES, loss, "loss"),
+        loss=choose(_LOSSES, loss, "loss"),
         name="mnist-writers",
         preprocessing=SCALED_PIXELS,
     )
@@ -97,7 +97,7 @@ def femnist(
         clients=Population.split(x, y, train),
         test=(x[test], y[test]),
         owners=torch.arange(len(others)).repeat_interleave(torch.tensor([len(part) for part in others])),
-        loss=choose(LOSSES, loss, "loss"),
+        loss=choose(_LOSSES, loss, "loss"),
         name="femnist",
         preprocessing=SCALED_PIXELS,
     )
@@ -166,7 +166,7 @@ def _find_folder(name: str) -> Path:
     return found
 
 
-def _by_writer(part: str, y: Tensor) -> partitions.Parts:
+def _by_writer(part: str, y: Tensor) -> partitions.RowParts:
     """Every writer's images, from QMNIST's table of `train` or `test`, which begins with the images of MNIST."""
     file = QMNIST_WRITERS.file(f"qmnist-{part}-labels-idx2-int.gz")
     rows = parse_idx(read(file), file.path)[: len(y)]

@@ -23,9 +23,9 @@ from torch import Tensor
 
 from tacit.errors import WireError
 
-MAGIC = b"TACT"
-VERSION = 2
-LIMIT = (1 << 32) - 1  # bytes
+_MAGIC = b"TACT"
+WIRE_VERSION = 2
+MAX_FRAME_BYTES = (1 << 32) - 1  # bytes
 _HEADER = struct.Struct("<4sBBBBIIII")
 _PART = struct.Struct("<BBHQ")
 _TYPES = (torch.float32, torch.float64, torch.int32, torch.int64, torch.uint8)
@@ -80,24 +80,24 @@ def pack(kind: FrameKind, round_index: int, parts: Parts, cohort: int = 0) -> by
     """
     body = b"".join(_pack_part(part, values) for part, values in parts.items())
     length = _HEADER.size + len(body)
-    if length > LIMIT:
-        raise WireError(f"Expected a frame of at most {LIMIT} bytes, got {length}.")
-    fields = (MAGIC, VERSION, kind, len(parts), 0, round_index, cohort)
+    if length > MAX_FRAME_BYTES:
+        raise WireError(f"Expected a frame of at most {MAX_FRAME_BYTES} bytes, got {length}.")
+    fields = (_MAGIC, WIRE_VERSION, kind, len(parts), 0, round_index, cohort)
     checksum = zlib.crc32(body, zlib.crc32(_HEADER.pack(*fields, 0, length)))
     return _HEADER.pack(*fields, checksum, length) + body
 
 
-def unpack(data: bytes, kind: FrameKind, limit: int = LIMIT) -> Frame:
+def unpack(data: bytes, kind: FrameKind, limit: int = MAX_FRAME_BYTES) -> Frame:
     """Parse a frame of the expected kind; raises `WireError` unless it is well-formed."""
     if len(data) > limit:
         raise WireError(f"Expected a frame of at most {limit} bytes, got {len(data)}.")
     if len(data) < _HEADER.size:
         raise WireError(f"Expected a frame of at least {_HEADER.size} bytes, got {len(data)}.")
     magic, version, found, count, zero, round_index, cohort, checksum, length = _HEADER.unpack_from(data)
-    if magic != MAGIC or zero != 0:
+    if magic != _MAGIC or zero != 0:
         raise WireError("Expected a Tacit frame, got other bytes.")
-    if version != VERSION:
-        raise WireError(f"Expected wire version {VERSION}, got {version}. Use the same release on both sides.")
+    if version != WIRE_VERSION:
+        raise WireError(f"Expected wire version {WIRE_VERSION}, got {version}. Use the same release on both sides.")
     if found != kind:
         raise WireError(f"Expected a {kind.name.lower()}, got kind {found}.")
     if length != len(data):

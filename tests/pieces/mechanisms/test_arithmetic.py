@@ -11,7 +11,7 @@ from torch import Tensor
 from tacit.core import Bound, DenseRows, Key, Messages, SimulatedRound
 from tacit.errors import UserError
 from tacit.pieces.mechanisms import Grid
-from tacit.pieces.mechanisms.arithmetic import DISTANCE, SharedNoise
+from tacit.pieces.mechanisms.arithmetic import INTEGER_DISTANCE, SharedNoise
 
 DIM, CLIP, DECLARED = 6000, 0.5, 1.2
 NOISE = SharedNoise(Bound((CLIP,)), DECLARED, 1.0)
@@ -94,6 +94,6 @@ def test_the_declared_distance_covers_the_largest_round() -> None:
     """The distance that is charged covers sampling errors, overflow and smoothing of the largest possible round."""
     release = Grid().release(DECLARED, 1.0)
     assert release is not None
-    assert release.distance == DISTANCE == 2.0**-62
+    assert release.distance == INTEGER_DISTANCE == 2.0**-62
     magnitude = 14 * 1e5  # the largest of a table with the widest noise
-    assert 2**15 * 2**28 * (magnitude + 5) * 2.0**-128 + 2.0**-64 < DISTANCE * 7 / 8
+    assert 2**15 * 2**28 * (magnitude + 5) * 2.0**-128 + 2.0**-64 < INTEGER_DISTANCE * 7 / 8

@@ -35,7 +35,7 @@ from tacit.pieces.mechanisms import (
     WeightVariance,
 )
 from tacit.pieces.mechanisms.importance import Importance
-from tacit.pieces.mechanisms.nbafl import NOISE, NOMINAL
+from tacit.pieces.mechanisms.nbafl import NOISE_STD, NOMINAL
 from tacit.pieces.samplers import Everyone
 from tacit.pieces.servers import Add, Replace
 from tacit.pieces.trainers import Sgd
@@ -242,8 +242,8 @@ def test_there_is_no_guarantee_and_every_nominal_figure_has_a_name() -> None:
     assert "depends on private data" in price.reason
     assert price.figures[f"{NOMINAL}, 20% least important"] == pytest.approx(0.5)
     assert price.figures[f"{NOMINAL}, all others"] == 10.0
-    assert price.figures[f"{NOISE}, 20% least important"] == pytest.approx(20 * BASE.upload)
-    assert price.figures[f"{NOISE}, all others"] == BASE.upload
+    assert price.figures[f"{NOISE_STD}, 20% least important"] == pytest.approx(20 * BASE.upload)
+    assert price.figures[f"{NOISE_STD}, all others"] == BASE.upload
 
 
 def test_hostile_rows_do_not_affect_others() -> None:

@@ -27,7 +27,7 @@ from tacit.protocols.secagg import (
     set_vector,
 )
 from tacit.protocols.secagg.pads import Vector
-from tacit.protocols.secagg.secagg_messages import HEADER, Direction
+from tacit.protocols.secagg.secagg_messages import PREAMBLE, Direction
 
 COHORT = (1, 2, 3, 4, 5)
 VICTIM = 3
@@ -179,7 +179,7 @@ def request(s: SecaggSession, phase: Phase, binding: bytes, body: bytes, client:
 
 
 def body_of(frame: bytes) -> bytes:
-    return frame[HEADER:]
+    return frame[PREAMBLE:]
 
 
 def parameters(count: int, dim: int = 5, **changes: Any) -> Parameters:

@@ -34,7 +34,7 @@ from tacit.protocols.secagg import (
     answer,
     secagg_messages,
 )
-from tacit.protocols.secagg.secagg_messages import HEADER, Direction
+from tacit.protocols.secagg.secagg_messages import PREAMBLE, Direction
 from tacit.wire.packing import Reader
 
 Replies = list[tuple[int, bytes]]
@@ -47,7 +47,7 @@ def mutated_frame(chance: random.Random, data: bytes) -> bytes:
         return change_bytes(chance, data)
     kind, index, client, binding = struct.unpack_from("<5xB10xII32s", data)
     phase, direction = Phase(kind & 0x7F), Direction.REPLY if kind & 0x80 else Direction.REQUEST
-    return secagg_messages.pack(phase, direction, index, client, binding, change_bytes(chance, data[HEADER:]))
+    return secagg_messages.pack(phase, direction, index, client, binding, change_bytes(chance, data[PREAMBLE:]))
 
 
 @pytest.mark.parametrize("threat_model", ThreatModel)
@@ -111,7 +111,7 @@ def test_nothing_is_allocated_beyond_twice_the_limit() -> None:
     """Counts of 2^32 - 1, and frames as long as the limit allows, full of tables; 256 KiB for the interpreter."""
     p = parameters(60, 200_000)
     limit = secagg_messages.max_reply_size(p)
-    bombs = [struct.pack("<I", 2**32 - 1) + bytes(limit - HEADER - 4), bytes(limit - HEADER)]
+    bombs = [struct.pack("<I", 2**32 - 1) + bytes(limit - PREAMBLE - 4), bytes(limit - PREAMBLE)]
     bombs += [struct.pack("<I", 60) + b"".join(struct.pack("<I", j) + bytes(88) for j in range(60))]
     for bomb in bombs:
         frame = secagg_messages.pack(Phase.SHARE, Direction.REPLY, 1, 1, bytes(32), bomb)
@@ -136,7 +136,7 @@ def test_a_well_formed_but_wrong_upload_changes_only_that_clients_contribution()
         if phase is not Phase.UPLOAD:
             return replies
         client, data = replies[0]
-        words = np.frombuffer(data[HEADER:], "<u4") + np.uint32(9)
+        words = np.frombuffer(data[PREAMBLE:], "<u4") + np.uint32(9)
         return [
             (client, secagg_messages.pack(phase, Direction.REPLY, 1, client, data[24:56], words.tobytes())),
             *replies[1:],

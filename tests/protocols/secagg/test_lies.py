@@ -141,12 +141,14 @@ def test_a_server_cannot_use_disputes_to_open_a_pad_between_survivors() -> None:
     plain = answer(state, request(state.session, Phase.UPLOAD, state.binding, sharers + NONE))[1]
     assert len(answer(state, asked)[1]) == len(plain) + shares.SHARE * (11 - p.graph(11).threshold + 1)
     state, frame = honest.before[3, Phase.OPEN]
-    begin = secagg_messages.HEADER + len(pack_subset(state.survivors, state.members))
+    begin = secagg_messages.PREAMBLE + len(pack_subset(state.survivors, state.members))
     for pair in ((1, 2), (5, 1), (1, 12), (12, 5)):
-        body = frame[secagg_messages.HEADER : begin] + secagg_messages.pack_spares([pair]) + frame[begin + len(NONE) :]
+        body = (
+            frame[secagg_messages.PREAMBLE : begin] + secagg_messages.pack_spares([pair]) + frame[begin + len(NONE) :]
+        )
         with pytest.raises(ProtocolError, match="spare shares of survivors' secrets with dropouts"):
             answer(state, request(state.session, Phase.OPEN, state.binding, body))
-    body = frame[secagg_messages.HEADER : begin] + secagg_messages.pack_spares([(1, 5)]) + frame[begin + len(NONE) :]
+    body = frame[secagg_messages.PREAMBLE : begin] + secagg_messages.pack_spares([(1, 5)]) + frame[begin + len(NONE) :]
     reply = answer(state, request(state.session, Phase.OPEN, state.binding, body))[1]
     assert len(reply) == len(answer(state, frame)[1]) + shares.SHARE
 

@@ -11,7 +11,7 @@ from protocols.secagg.federation import Federation, parameters, session
 from tacit.errors import ProtocolError
 from tacit.protocols import crypto
 from tacit.protocols.secagg import Phase, pads
-from tacit.protocols.secagg.secagg_messages import HEADER
+from tacit.protocols.secagg.secagg_messages import PREAMBLE
 from tacit.wire.packing import packed_size
 
 
@@ -59,7 +59,7 @@ def test_padded_uploads_of_zeros_are_uniform() -> None:
 
     def record(phase: Phase, replies: list[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
         if phase is Phase.UPLOAD:
-            uploads.extend(data[HEADER:] for _, data in replies)
+            uploads.extend(data[PREAMBLE:] for _, data in replies)
         return replies
 
     p = parameters(3, 250_000)

@@ -19,5 +19,5 @@ def run(args: argparse.Namespace) -> int:
         *["Mean ± half of the 95 % interval (Student's t) over runs; ε is the largest."] * several,
         *run_groups.guarantee_lines(groups),
     ]
-    document = {"confidence": intervals.CONFIDENCE, "groups": [group.to_json() for group in groups]}
+    document = {"confidence": intervals.INTERVAL_CONFIDENCE, "groups": [group.to_json() for group in groups]}
     return answer(args, document, lines)

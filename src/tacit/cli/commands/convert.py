@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tacit.cli._console import answer
-from tacit.data.encoding import Encoding
-from tacit.data.parquet_population import ENCODING, OPTIONS, convert_parquet
+from tacit.data.encoding import ENCODING, Encoding
+from tacit.data.parquet_population import OPTIONS, convert_parquet
 
 
 def run(args: argparse.Namespace) -> int:

@@ -15,7 +15,7 @@ from tacit.federation.demonstration import demonstration, talk
 from tacit.federation.journal import AuditLog
 from tacit.federation.plan.plan import FederationPlan, read_plan
 from tacit.federation.server.server import FederationServer
-from tacit.federation.transport.nvflare.kits import PARTICIPANTS, SERVER, TEMPLATE, Participants, make_kits
+from tacit.federation.transport.nvflare.kits import PARTICIPANTS, SERVER_KIT, TEMPLATE, Participants, make_kits
 from tacit.federation.transport.nvflare.process import keep_running, server_command
 from tacit.federation.transport.relay import SOCKET, RelayTransport
 from tacit.runs.records import Run
@@ -53,13 +53,13 @@ def init(args: argparse.Namespace) -> int:
 def serve(args: argparse.Namespace) -> int:
     """Run the server until it is interrupted; a process that ends by itself is started again."""
     Participants.load(args.study)
-    return keep_running(server_command(args.study / SERVER))
+    return keep_running(server_command(args.study / SERVER_KIT))
 
 
 def status(args: argparse.Namespace) -> int:
     """Exit code 0 if all sites are connected, 1 if not."""
     participants = Participants.load(args.study)
-    transport = RelayTransport(args.study / SERVER / SOCKET)
+    transport = RelayTransport(args.study / SERVER_KIT / SOCKET)
     transport.check()
     connected = {site: site in transport.sites() for site in participants.sites}
     server = f"{participants.host}:{participants.port}"

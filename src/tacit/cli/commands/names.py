@@ -7,14 +7,14 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from tacit import methods
-from tacit.cli.parsers._options import TABLE
+from tacit.cli.parsers._options import TABLE_OPTIONS
 from tacit.errors import UserError, expect
 from tacit.runs.experiment import Experiment, default_task_args, read, split_args
 
 KEPT = (  # by a resumed run: whatever could change its result
     "what",
     "task",
-    *TABLE,
+    *TABLE_OPTIONS,
     "set",
     "task_set",
     "seed",
@@ -116,7 +116,7 @@ def _bases(given: Sequence[str]) -> tuple[list[Experiment], methods.DefaultTask]
 
 def _table_args(args: argparse.Namespace) -> dict[str, str]:
     """The arguments of the task `table` that the options give; empty: there is no table."""
-    found = {name: getattr(args, name) for name in TABLE if getattr(args, name)}
+    found = {name: getattr(args, name) for name in TABLE_OPTIONS if getattr(args, name)}
     if found and args.data is None:
         raise UserError(f"Expected --data FILE with --{next(iter(found))}: it is a column of your own table.")
     if found and args.task is not None:

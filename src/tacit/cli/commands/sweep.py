@@ -14,13 +14,13 @@ from tacit.papers.sweeps import NOT_ACCOUNTED, Sweep, SweepResult, play_one, rea
 from tacit.report import run_groups
 from tacit.runs.records import Run
 
-OUT = Path("runs") / "sweep"
+_OUT = Path("runs") / "sweep"
 
 
 def run(args: argparse.Namespace) -> int:
     """Try what was not tried yet, and print the table and the choice."""
     expect(args.processes >= 1, f"--processes {args.processes} >= 1")
-    out = args.out or OUT / args.file.stem
+    out = args.out or _OUT / args.file.stem
     sweep = read_sweep(args.file, out, trust=args.trust)
     done = sum(job.finished() for job in sweep.jobs) if sweep.planned else 0
     if done:

@@ -9,7 +9,7 @@ from tacit.errors import UserError
 
 Declare = Callable[[argparse.ArgumentParser], None]
 LOGS = ("tensorboard", "mlflow")
-TABLE = ("data", "client", "target", "patient", "drop", "public")  # the options of `add_table`
+TABLE_OPTIONS = ("data", "client", "target", "patient", "drop", "public")  # the options of `add_table`
 TRUST_PLAN = "import and call the functions that the plan names: model, public data, a method of another package"
 
 

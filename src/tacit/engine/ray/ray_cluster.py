@@ -29,7 +29,7 @@ except ImportError as missing:
 __all__ = ["Actor", "RayCluster", "end_actor", "forget_token", "joined", "ray", "ray_cluster", "ray_constants"]
 
 Actor = Any  # a handle of Ray's
-CLIENT = "ray://"
+_CLIENT = "ray://"
 REACHABLE = 10.0  # seconds in which the address of a cluster has to accept a connection
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _current: "RayCluster | None" = None
@@ -129,7 +129,7 @@ def _started(cores: int) -> RayCluster:
 
 def _connect(address: str) -> None:
     """Join a running cluster; raises `UserError` where none answers, or where it does not admit us."""
-    host, _, port = address.removeprefix(CLIENT).rpartition(":")
+    host, _, port = address.removeprefix(_CLIENT).rpartition(":")
     if host and address != "auto":
         _check_reachable(host, int(port))
     forget_token()

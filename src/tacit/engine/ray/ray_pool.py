@@ -27,13 +27,13 @@ from tacit.core.code_digest import code_measurement
 from tacit.core.discovery import FILE_MODULE
 from tacit.core.worker_choice import RayChoice
 from tacit.data.population_files import STORED, open_array
-from tacit.engine.pool import MAX_DEATHS, SLOTS, MakeWorker, answer, check_deaths, keep_memory, run_in_order
+from tacit.engine.pool import MAX_DEATHS, WORKER_SLOTS, MakeWorker, answer, check_deaths, keep_memory, run_in_order
 from tacit.engine.ray.ray_cluster import Actor, RayCluster, end_actor, joined, ray
 from tacit.engine.worker import Job, Trained, TrainJob, Worker
 from tacit.errors import TacitError, WorkerError
 
-PATIENCE = 120.0  # seconds in which at least one actor has to start
-LARGE = 1 << 16  # bytes of a tensor that a machine's actors share
+_TIMEOUT = 120.0  # seconds in which at least one actor has to start
+_LARGE = 1 << 16  # bytes of a tensor that a machine's actors share
 IN_FLIGHT = 2  # jobs of one actor: the second one waits at the actor, not at the network
 Packed = list[NDArray[np.uint8]]
 Memory = Mapping[str, NDArray[np.generic]]
@@ -44,7 +44,7 @@ def open_ray_pool(choice: RayChoice, make_worker: MakeWorker) -> "RayPool":
     cluster = joined(choice)
     try:
         count = choice.count or cluster.cores
-        return RayPool(cluster, make_worker(SLOTS * count), count)
+        return RayPool(cluster, make_worker(WORKER_SLOTS * count), count)
     except BaseException:
         cluster.leave()
         raise
@@ -203,10 +203,10 @@ class RayPool:
     def _next_ready(self) -> _Member:
         first = {member.pending[0][0]: member for member in self.members if member.pending}
         started = any(member.pending[0][1] is not None for member in first.values())
-        ready, _ = ray.wait(list(first), timeout=None if started else PATIENCE)
+        ready, _ = ray.wait(list(first), timeout=None if started else _TIMEOUT)
         if not ready:
             raise WorkerError(
-                f"Expected an actor of the Ray cluster to start within {PATIENCE:g} s, but none did. The cluster has "
+                f"Expected an actor of the Ray cluster to start within {_TIMEOUT:g} s, but none did. The cluster has "
                 f"{self.cluster.cores} cores: look at them with `ray status`, or ask for fewer workers."
             )
         return first[ready[0]]
@@ -229,7 +229,7 @@ def _reduced(tensor: Tensor) -> Any:
     if hasattr(tensor, STORED):  # a file of a population on disk, which every machine opens under the same path
         return open_array, getattr(tensor, STORED)
     plain = tensor.device.type == "cpu" and tensor.layout == torch.strided and not tensor.requires_grad
-    if plain and tensor.numel() * tensor.element_size() >= LARGE and tensor.dtype != torch.bfloat16:
+    if plain and tensor.numel() * tensor.element_size() >= _LARGE and tensor.dtype != torch.bfloat16:
         return _tensor, (np.ascontiguousarray(tensor.numpy()),)
     return tensor.__reduce_ex__(pickle.HIGHEST_PROTOCOL)  # type: ignore[no-untyped-call]
 

@@ -70,7 +70,7 @@ if TYPE_CHECKING:
 _CONFIGURE = "Configure the enclave: tacit enclave configure --plan plan.toml --out enclave.json."
 _NO_MODEL = bytes(KEY)  # whoever opens a round to learn its cohort does not know the broadcast yet
 NO_POLICY = AttestationPolicy()
-LIMIT = 1 << 24  # bytes of a site's state
+_MAX_BYTES = 1 << 24  # bytes of a site's state
 _ELSEWHERE = "The plan does not say where its enclave is. Use its file at the server."
 
 
@@ -528,7 +528,7 @@ class EnclaveSite:
         if not self._path.exists():
             agreed, member = configuration_of(self.member.plan), self.member
             return join_run(agreed.run, member.number, agreed.digest, policy, member.identity, limit=agreed.rounds)
-        found = EnclaveClientState.from_bytes(files.read(self._path, limit=LIMIT))
+        found = EnclaveClientState.from_bytes(files.read(self._path, limit=_MAX_BYTES))
         return found if found.policy == policy else replace(found, policy=policy, key=b"")
 
     def opens(self, verb: str) -> bool:
@@ -560,7 +560,7 @@ class EnclaveSite:
 
     def prepare(self, request: bytes) -> tuple[bytes, Mapping[str, str]]:
         """One step of attestation: the site's nonce, or its consent to the enclave that answers it."""
-        frame = enclave_messages.unpack(request, LIMIT)
+        frame = enclave_messages.unpack(request, _MAX_BYTES)
         if frame.kind is MessageType.REQUEST_UPLOAD:
             raise RefusedError("malformed", "Expected a step of attestation: uploads are asked for with a round.")
         reply = self._step(set_time(self._state, int(time.time())), request)

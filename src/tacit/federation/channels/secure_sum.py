@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from tacit.federation.server.enrolled_sites import EnrolledSites
     from tacit.federation.site.policy import Allow
 
-FEW = 64  # up to so many sites, secrets are shared on a complete graph
-LOSSES = 0.25  # the least fraction of few sites that may be lost: one of four, two of eight
+_FEW = 64  # up to so many sites, secrets are shared on a complete graph
+_LOSSES = 0.25  # the least fraction of few sites that may be lost: one of four, two of eight
 CORRUPT = 0.25  # the least fraction of few sites that may collude with the server
 
 
@@ -82,8 +82,8 @@ class FederatedSecureSum:
         is too much is removed once it is known who delivered.
         """
         losses, corrupt = self.channel.dropout, self.channel.corrupt
-        if sites <= FEW:
-            losses, corrupt = max(losses, LOSSES), max(corrupt, CORRUPT)
+        if sites <= _FEW:
+            losses, corrupt = max(losses, _LOSSES), max(corrupt, CORRUPT)
         channel = replace(self.channel, dropout=losses, corrupt=corrupt, conversation=False)
         return replace(method, channel=channel, mechanism=in_shares(method.mechanism, losses))
 

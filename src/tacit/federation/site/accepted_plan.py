@@ -21,7 +21,7 @@ from tacit.core.losses import best_outputs
 from tacit.core.serialization import HexBytes, Source, read_json
 from tacit.data import Samples
 from tacit.engine.layout import Layout, initial_weights, make_model
-from tacit.engine.waves import AutoLearner, StackedClients, single_thread
+from tacit.engine.waves import EVALUATED_AT_ONCE, AutoLearner, StackedClients, single_thread
 from tacit.federation.channels.interface import Member
 from tacit.federation.messages import RefusedError, SiteRequest
 from tacit.federation.metrics import HeldOut
@@ -30,7 +30,6 @@ from tacit.federation.site.data import SiteData
 from tacit.federation.site.files import SiteFiles
 from tacit.wire import frames
 
-EVALUATED_AT_ONCE = 256
 Secrets = Callable[[], ClientKeys]  # the keys of one attempt
 
 
@@ -126,7 +125,7 @@ class AcceptedPlan:
         """What the client keeps from round to round: what is sent only once holds for all runs of the plan."""
         path = self.folder / "memory"
         if path.exists():
-            return ClientMemory.read(files.read(path, limit=frames.LIMIT), self.models)
+            return ClientMemory.read(files.read(path, limit=frames.MAX_FRAME_BYTES), self.models)
         return self.half(fresh_secrets()).join(self.initial_weights)
 
     def keep(self, memory: ClientMemory) -> None:
@@ -137,7 +136,7 @@ class AcceptedPlan:
         path = self.folder / "conversation"
         if not path.exists():
             return None
-        content = files.read(path, limit=frames.LIMIT)
+        content = files.read(path, limit=frames.MAX_FRAME_BYTES)
         return content[:32], content[32:]
 
     def store(self, session: bytes, state: bytes) -> None:

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from tacit.privacy.ledger import LedgerEntry
     from tacit.privacy.unit_accounting import Charge
 
-TEMPLATE = """\
+_TEMPLATE = """\
 # A site of a federation: what it has, and what it allows. Read docs/guides/federation.md.
 
 data = "patients.csv"              # a CSV or Parquet file or a folder of them, whose columns the plan's encoding reads;
@@ -288,7 +288,7 @@ def read_site(path: Path) -> SiteFiles:
 def init_site(path: Path) -> bytes:
     """Write a commented file and the site's identity key, if they do not exist; returns the public key."""
     if not path.exists():
-        files.write(path, TEMPLATE.encode(), parents=True)
+        files.write(path, _TEMPLATE.encode(), parents=True)
     return new_identity(path.parent / read_site(path).table.identity)
 
 

@@ -17,7 +17,7 @@ from tacit.enclave.attestation.simulated_quotes import SIMULATED
 from tacit.enclave.attestation.verification import Attestor
 from tacit.enclave.configuration import Configuration, Journal
 from tacit.enclave.enclave_client import UPLOAD_REQUEST
-from tacit.enclave.service import Charge, EnclaveService
+from tacit.enclave.service import Charging, EnclaveService
 from tacit.enclave.simulated_enclave import SimulatedEnclave
 from tacit.enclave.uploads import OVERHEAD, UploadFormat
 from tacit.errors import BudgetError, UserError, expect
@@ -201,7 +201,7 @@ def enclave_service(
     return EnclaveService(configuration, method, method.channel.message_format, attestor, journal, charge, channel)
 
 
-def _charging(method: Method, population: int, journal: Journal | None) -> Charge:
+def _charging(method: Method, population: int, journal: Journal | None) -> Charging:
     """Charges rounds to the method's budget, after those of the journal, and refuses those that exceed it."""
     from tacit.privacy.planned_charges import accountant_of, charge_of  # which imports dp_accounting
     from tacit.privacy.unit_accounting import UnitAccounting

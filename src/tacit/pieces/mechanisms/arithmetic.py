@@ -18,14 +18,16 @@ from tacit.errors import expect
 from tacit.pieces.mechanisms.clipping import clip_rows
 from tacit.privacy.noise.discrete import DiscreteGaussian, Integers, Skellam, distance_of_sum
 from tacit.privacy.noise.lattice import MIN_STEPS, Lattice
+from tacit.privacy.noise.sum_grid import MAX_TABLE_SIGMA
 
-DISTANCE = 2.0**-62  # total variation of a round on a grid from its price, for up to 2^15 clients and 2^28 coordinates
+INTEGER_DISTANCE = (
+    2.0**-62
+)  # total variation of a round on a grid from its price, for up to 2^15 clients and 2^28 coordinates
 REAL_VALUED = "The noise is real-valued: what its rounding to floating-point numbers reveals is not covered."
 WIDE_BITS = 24  # integers of this many bits have room for the usual grid
 MIN_STEPS_NARROW = 16  # with fewer bits
 MIN_COMPONENT = 2.2  # standard deviation, in steps, from which a sum of components is smooth enough
-MAX_TABLE_SIGMA = 2e4  # the table of wider noise is slow to build (0.3 s here, 1.6 s at 1e5): it is drawn as a sum
-NOISES: dict[str, type[DiscreteGaussian] | type[Skellam]] = {"gaussian": DiscreteGaussian, "skellam": Skellam}
+INTEGER_NOISES: dict[str, type[DiscreteGaussian] | type[Skellam]] = {"gaussian": DiscreteGaussian, "skellam": Skellam}
 
 
 @dataclass(frozen=True)
@@ -143,7 +145,7 @@ class Grid:
     steps: int | None = None
 
     def __post_init__(self) -> None:
-        choose(NOISES, self.noise, "noise")
+        choose(INTEGER_NOISES, self.noise, "noise")
         expect(8 <= self.bits <= 32, f"bits={self.bits} in [8, 32]")
         expect(self.steps is None or self.steps >= 1, f"steps={self.steps} >= 1")
 
@@ -166,7 +168,7 @@ class Grid:
         """Integer noise in steps of the grid; wide noise as a sum of several samples."""
         lattice = self.lattice(noise, like.numel(), now)
         terms = ceil(count * (lattice.noise.sigma / MAX_TABLE_SIGMA) ** 2) or 1
-        table, source = NOISES[self.noise](lattice.noise.sigma * sqrt(count / terms)).table, key.byte_source()
+        table, source = INTEGER_NOISES[self.noise](lattice.noise.sigma * sqrt(count / terms)).table, key.byte_source()
         total = sum((table.sample(like.numel(), source) for _ in range(terms)), np.zeros(like.numel(), np.int64))
         return _to_numbers(total, lattice, like)
 
@@ -174,7 +176,7 @@ class Grid:
         """The loss that holds for every grid of at least `min_steps`, and the total variation of a round from it."""
         if multiplier * part == 0:
             return None
-        return Release(NOISES[self.noise].declared_loss(multiplier, part, self.min_steps), DISTANCE)
+        return Release(INTEGER_NOISES[self.noise].declared_loss(multiplier, part, self.min_steps), INTEGER_DISTANCE)
 
     def lattice(self, noise: SharedNoise, dim: int, now: Round) -> Lattice:
         """The round's grid; its step is the same in all rounds, so it does not reveal the cohort's size."""
@@ -195,7 +197,7 @@ def _fitted(grid: Grid, noise: SharedNoise, dim: int, max_cohort: int) -> Lattic
         honest=noise.of_cohort(max_cohort),
         noise_multiplier=multiplier,
         bits=grid.bits,
-        noise=NOISES[grid.noise],
+        noise=INTEGER_NOISES[grid.noise],
         steps=grid.steps,
         least=max(MIN_STEPS, ceil(MIN_COMPONENT * max_cohort / multiplier) if noise.tolerated(max_cohort) else 0),
         records=noise.records,
@@ -210,7 +212,7 @@ def _fitted(grid: Grid, noise: SharedNoise, dim: int, max_cohort: int) -> Lattic
     )
     if isinstance(lattice.noise, DiscreteGaussian):
         advice = "Use more bits or steps, or Skellam noise."
-        smooth = distance_of_sum(_components(noise, lattice.noise.sigma, max_cohort), dim) <= DISTANCE / 8
+        smooth = distance_of_sum(_components(noise, lattice.noise.sigma, max_cohort), dim) <= INTEGER_DISTANCE / 8
         expect(smooth, f"more noise per client than {lattice.noise.sigma:.3g} steps", advice)
     return lattice
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from tacit.errors import UserError, expect
 
-Shapes = Sequence[tuple[int, ...]]  # of a model's parameters, in the order in which they make up a row
+_Shapes = Sequence[tuple[int, ...]]  # of a model's parameters, in the order in which they make up a row
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,7 +43,7 @@ class Groups:
         last = values.new_full((*values.shape[:-1], 1), default)
         return torch.cat([values, last], dim=-1)[..., self.of]  # index -1 is the default
 
-    def with_layers(self, shapes: Shapes) -> "Groups":
+    def with_layers(self, shapes: _Shapes) -> "Groups":
         """The same groups, and one more per parameter for its coordinates that are in no group."""
         layer = torch.arange(len(shapes)).repeat_interleave(torch.tensor([prod(shape) for shape in shapes]))
         ungrouped = self.of < 0
@@ -54,7 +54,7 @@ class Groups:
 class Grouping(Protocol):
     """A rule that groups the weights of a model."""
 
-    def of(self, shapes: Shapes) -> Groups:
+    def of(self, shapes: _Shapes) -> Groups:
         """The groups of a model with parameters of these shapes."""
         ...
 
@@ -80,7 +80,7 @@ class InputFeatures:
             complete = used == set(range(len(used))) and bool(used)
             expect(complete, f"groups of inputs numbered 0 to {len(used) - 1} without gaps")
 
-    def of(self, shapes: Shapes) -> Groups:
+    def of(self, shapes: _Shapes) -> Groups:
         """The groups of the first linear or convolutional layer; all other coordinates are in no group."""
         first = next((i for i, shape in enumerate(shapes) if len(shape) > 1), None)
         if first is None:
@@ -97,6 +97,6 @@ class InputFeatures:
 class SingleWeights:
     """Every weight of the model is a group."""
 
-    def of(self, shapes: Shapes) -> Groups:
+    def of(self, shapes: _Shapes) -> Groups:
         dim = sum(map(prod, shapes))
         return Groups(torch.arange(dim), dim)

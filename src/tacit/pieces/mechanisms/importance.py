@@ -36,7 +36,7 @@ from tacit.core.prices import Price, Unproved, Unsized
 from tacit.core.provenance import read_parts
 from tacit.errors import UserError, expect
 from tacit.pieces.mechanisms.groups import Grouping, Groups, InputFeatures, SingleWeights
-from tacit.pieces.mechanisms.nbafl import NOISE, NOMINAL, add_gaussian
+from tacit.pieces.mechanisms.nbafl import NOISE_STD, NOMINAL, add_gaussian
 from tacit.wire.frames import Part, Parts
 
 Which = Literal["least", "most"]
@@ -244,9 +244,14 @@ class ByImportance(Mechanism):
         figures, label, factor = dict(base.figures), self.allocation.label, self.allocation.max_factor
         if NOMINAL not in figures:
             return figures
-        epsilon, noise = figures.pop(NOMINAL), figures.pop(NOISE)
+        epsilon, noise = figures.pop(NOMINAL), figures.pop(NOISE_STD)
         levels = {f"{NOMINAL}, {label}": epsilon / factor, f"{NOMINAL}, all others": epsilon}
-        return {**levels, f"{NOISE}, {label}": noise * factor, f"{NOISE}, all others": noise, **figures}
+        return {
+            **levels,
+            f"{NOISE_STD}, {label}": noise * factor,
+            f"{NOISE_STD}, all others": noise,
+            **figures,
+        }
 
     def prepare(self, state: State, dry_run: DryRun | None) -> State:
         return self.base.prepare(state, dry_run)

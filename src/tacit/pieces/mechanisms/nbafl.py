@@ -36,7 +36,7 @@ from tacit.pieces.mechanisms.clipping import clip_rows
 from tacit.wire.frames import Part
 
 NOMINAL = "nominal epsilon (NbAFL formula)"
-NOISE = "standard deviation of the noise on each uploaded weight"
+NOISE_STD = "standard deviation of the noise on each uploaded weight"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,7 +118,7 @@ class NbaflGaussian(Mechanism):
         multiplier, root = self._c * self.exposures / self.epsilon, sqrt(self.rounds)
         figures = {
             NOMINAL: self.epsilon,
-            NOISE: self.upload,
+            NOISE_STD: self.upload,
             "exact epsilon of one upload, if sensitivity were 2C/m": exact_epsilon(multiplier, self.delta),
             f"exact epsilon of all {self.rounds} uploads, if sensitivity were 2C/m": exact_epsilon(
                 multiplier / root, self.delta

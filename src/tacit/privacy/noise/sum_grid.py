@@ -27,7 +27,7 @@ from tacit.privacy.noise.lattice import LOG_FAILURE, WAVE, Floats, float_error, 
 DISTANCE = 2.0**-80  # total variation of a round from its price, for up to 2²⁸ coordinates
 MAX_TABLE_SIGMA = 2e4  # the table of wider noise is slow to build: wider noise is a sum of samples
 FINE_BITS = 16  # the sum is rounded to steps of 2⁻¹⁶ first, so that stochastic rounding is exact in integers
-LARGEST = 2.0**52  # in fine steps, of a coordinate; sums of up to 2²⁰ rows are smaller
+_LARGEST = 2.0**52  # in fine steps, of a coordinate; sums of up to 2²⁰ rows are smaller
 COUNT_SIGMA = 256.0  # noise on a count, in steps of its grid
 
 
@@ -143,8 +143,8 @@ def round_stochastically(fine: Floats, source: ByteSource) -> Floats:
 
     All numbers are integers below 2⁵³, or multiples of 2⁻¹⁶ below 2³⁷, which float64 holds exactly.
     """
-    values = np.fmax(fine, -LARGEST)
-    np.fmin(values, LARGEST, out=values)
+    values = np.fmax(fine, -_LARGEST)
+    np.fmin(values, _LARGEST, out=values)
     np.rint(values, out=values)
     values += np.frombuffer(draw_bytes(source, 2 * len(values)), "<u2")
     values *= ldexp(1, -FINE_BITS)

@@ -42,7 +42,7 @@ from tacit.wire.packing import (
 )
 
 _ADDRESS = struct.Struct("<II32s")
-HEADER = kit.HEADER + _ADDRESS.size
+PREAMBLE = kit.HEADER + _ADDRESS.size
 _REPLY_BIT = 0x80
 KEYS = 2 * KEY  # a pad key and a channel key, both X25519
 _PAIR = 8  # bytes of two clients' numbers
@@ -86,8 +86,8 @@ def pack(phase: Phase, direction: Direction, index: int, client: int, binding: b
 
 def unpack(data: bytes, limit: int) -> SecaggFrame:
     """Parse a frame; raises `ProtocolError` for anything but one whole, well-formed frame."""
-    if not HEADER <= len(data) <= limit:
-        raise ProtocolError(f"Expected a frame of {HEADER} to {limit} bytes, got {len(data)}.")
+    if not PREAMBLE <= len(data) <= limit:
+        raise ProtocolError(f"Expected a frame of {PREAMBLE} to {limit} bytes, got {len(data)}.")
     frame = kit.unpack_frame(ProtocolId.SECAGG, data, limit)
     phase, direction = frame.kind & ~_REPLY_BIT, Direction.REPLY if frame.kind & _REPLY_BIT else Direction.REQUEST
     if phase > Phase.OPEN:
@@ -228,7 +228,7 @@ def _frame_sizes(
             bitset + table_size(holders * disputes, _PAIR) + consent,
         ),
     }
-    return {phase: PhaseBytes(HEADER + up, HEADER + down) for phase, (up, down) in bodies.items()}
+    return {phase: PhaseBytes(PREAMBLE + up, PREAMBLE + down) for phase, (up, down) in bodies.items()}
 
 
 @lru_cache(maxsize=64)

@@ -58,7 +58,7 @@ from tacit.protocols.secagg.unmasking import (
 )
 from tacit.wire.packing import Reader, pack_subset
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, eq=False)
@@ -311,8 +311,12 @@ class _Server:
             raise TooFewClientsError("Too few clients remain: there is no sum.")
 
     def _request(
-        self, phase: Phase, bindings: tuple[bytes, bytes], bodies: Mapping[int, bytes], read: Callable[[int, Reader], T]
-    ) -> ServerSide[dict[int, T]]:
+        self,
+        phase: Phase,
+        bindings: tuple[bytes, bytes],
+        bodies: Mapping[int, bytes],
+        read: Callable[[int, Reader], _T],
+    ) -> ServerSide[dict[int, _T]]:
         """Send requests with one binding, and read the first valid reply of every client, with the other binding."""
         sent, expected = bindings
         header = (phase, Direction.REQUEST, self.session.round)

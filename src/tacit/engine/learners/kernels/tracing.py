@@ -30,7 +30,7 @@ class Kind(Enum):
 
 
 ELEMENTWISE = (Kind.RELU, Kind.SIGMOID, Kind.TANH)
-KINDS: dict[type[nn.Module], Kind] = {
+_KINDS: dict[type[nn.Module], Kind] = {
     nn.Linear: Kind.LINEAR,
     nn.Conv2d: Kind.CONVOLUTION,
     nn.ReLU: Kind.RELU,
@@ -174,7 +174,7 @@ def _kind(module: nn.Module) -> Kind | None:
             return None
         case nn.MaxPool2d(return_indices=True):
             return None
-    return KINDS.get(type(module))
+    return _KINDS.get(type(module))
 
 
 def _is_padded_unevenly(module: nn.Conv2d) -> bool:

@@ -19,7 +19,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-BLOCK = 512  # numbers whose squares are added in float32
+_BLOCK = 512  # numbers whose squares are added in float32
 SUMMED = 64  # records over which sums are computed in one go
 FEW_POSITIONS = 16  # up to so many, Gram matrices in float64 can be faster than forming the gradient
 GRAM_ERROR = 2.0**-34  # of a squared norm from Gram matrices, relative to that of terms that do not cancel
@@ -251,12 +251,12 @@ def _padded(values: Tensor, counts: Tensor) -> Tensor:
 
 def _norms(rows: Tensor, wide: bool) -> Tensor:
     """L2 norms; those of long rows from blocks, whose squares are added in float64."""
-    if wide or rows.shape[1] <= BLOCK:
+    if wide or rows.shape[1] <= _BLOCK:
         norms: Tensor = torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64 if wide else None)
         return norms
-    count = rows.shape[1] // BLOCK
-    blocks: Tensor = torch.linalg.vector_norm(rows[:, : count * BLOCK].reshape(-1, count, BLOCK), dim=2)
-    rest: Tensor = torch.linalg.vector_norm(rows[:, count * BLOCK :], dim=1)
+    count = rows.shape[1] // _BLOCK
+    blocks: Tensor = torch.linalg.vector_norm(rows[:, : count * _BLOCK].reshape(-1, count, _BLOCK), dim=2)
+    rest: Tensor = torch.linalg.vector_norm(rows[:, count * _BLOCK :], dim=1)
     return torch.cat([blocks, rest[:, None]], dim=1).double().square().sum(1).sqrt()
 
 

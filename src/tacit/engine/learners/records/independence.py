@@ -20,8 +20,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
-COPIES = 3  # of a record, on which the graph is executed to learn the shapes of its tensors
-SIZE = object()  # stands for the number of records among the arguments of an operation
+_COPIES = 3  # of a record, on which the graph is executed to learn the shapes of its tensors
+_SIZE = object()  # stands for the number of records among the arguments of an operation
 
 
 class _Tracer(fx.Tracer):
@@ -48,7 +48,7 @@ def treats_records_alone(graph: fx.GraphModule, x: Tensor) -> bool:
     """
     try:
         with torch.no_grad():
-            _Proof(graph).run(x[:1].expand(COPIES, *x.shape[1:]).clone())
+            _Proof(graph).run(x[:1].expand(_COPIES, *x.shape[1:]).clone())
     except Exception:  # also of the operations themselves: what fails is not proved
         return False
     return True
@@ -105,7 +105,7 @@ class Call:
     @property
     def has_size(self) -> bool:
         """Whether it depends on the number of records, which only a new shape of them may."""
-        return any(each is SIZE for each in self.leaves)
+        return any(each is _SIZE for each in self.leaves)
 
     @property
     def alone(self) -> bool:
@@ -122,7 +122,7 @@ class Call:
         return bool(several) and all(type(dim) is int and _not_first(dim, of) for dim in several)
 
 
-Rule = Callable[[Call], bool]
+_Rule = Callable[[Call], bool]
 
 
 def _elementwise(call: Call) -> bool:
@@ -138,7 +138,7 @@ def _elementwise(call: Call) -> bool:
     )
 
 
-def _of_rank(rank: int) -> Rule:
+def _of_rank(rank: int) -> _Rule:
     return lambda call: call.alone and call.rank == rank
 
 
@@ -177,7 +177,7 @@ def _reshape(call: Call) -> bool:
     first, *others = _sizes(call)
     if not all(type(size) is int for size in others):
         return False
-    return first is SIZE or (first == -1 and min(others, default=0) > 0 and prod(others) == call.x[0].numel())
+    return first is _SIZE or (first == -1 and min(others, default=0) > 0 and prod(others) == call.x[0].numel())
 
 
 def _item(call: Call) -> bool:
@@ -218,7 +218,7 @@ def _leaves(values: Iterable[Any]) -> Iterator[Any]:
             yield value
 
 
-def _module(rule: Callable[[Any, int], bool]) -> Callable[[nn.Module], Rule]:
+def _module(rule: Callable[[Any, int], bool]) -> Callable[[nn.Module], _Rule]:
     """The rule of a layer, from its settings and the rank of its only input."""
     return lambda module: lambda call: call.alone and len(call.leaves) == 1 and rule(module, call.rank)
 
@@ -227,7 +227,7 @@ def _not_first(dim: int, rank: int) -> bool:
     return 1 <= (dim + rank if dim < 0 else dim) < rank
 
 
-def _of(*kinds: type[nn.Module], rank: int | None = None) -> dict[type[nn.Module], Callable[[nn.Module], Rule]]:
+def _of(*kinds: type[nn.Module], rank: int | None = None) -> dict[type[nn.Module], Callable[[nn.Module], _Rule]]:
     """Layers that treat records alone if these are in the first of `rank` dimensions; None: of any number."""
     return dict.fromkeys(kinds, _module(lambda _, found: rank in (None, found)))
 
@@ -253,7 +253,7 @@ def with_fast_pooling(model: fx.GraphModule) -> fx.GraphModule:
     return model
 
 
-MODULES: dict[type[nn.Module], Callable[[nn.Module], Rule]] = {
+MODULES: dict[type[nn.Module], Callable[[nn.Module], _Rule]] = {
     **_of(nn.Identity, nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.ELU, nn.CELU, nn.SELU, nn.GELU, nn.SiLU, nn.Mish),
     **_of(nn.Sigmoid, nn.LogSigmoid, nn.Tanh, nn.Tanhshrink, nn.Softplus, nn.Softsign, nn.Softshrink, nn.Hardshrink),
     **_of(nn.Hardtanh, nn.Hardsigmoid, nn.Hardswish, nn.Threshold),
@@ -278,7 +278,7 @@ _ARITHMETIC = (operator.add, operator.sub, operator.mul, operator.truediv, opera
 _OF_NUMBERS = (torch.relu, torch.tanh, torch.sigmoid, torch.exp, torch.log1p, torch.sqrt, torch.abs)
 _OF_TWO = (torch.add, torch.sub, torch.mul, torch.div, torch.maximum, torch.minimum, torch.pow)
 IN_PLACE = (operator.iadd, operator.isub, operator.imul, operator.itruediv, F.relu_, "add_", "mul_", "relu_")
-FUNCTIONS: dict[Any, Rule] = {  # by function, or by the name of a tensor's method
+FUNCTIONS: dict[Any, _Rule] = {  # by function, or by the name of a tensor's method
     **dict.fromkeys((*_ARITHMETIC, *_OF_NUMBERS, *_OF_TWO, *IN_PLACE), _elementwise),
     **dict.fromkeys((torch.sin, torch.cos, torch.square, torch.clamp), _elementwise),
     **dict.fromkeys((F.relu, F.relu6, F.leaky_relu, F.elu, F.selu, F.gelu, F.silu, F.mish), _elementwise),
@@ -321,7 +321,7 @@ class _Proof(fx.Interpreter):
         kind = self._kind(n)
         found = super().run_node(n)
         if kind is self.records:
-            _check(isinstance(found, Tensor) and found.dim() > 0 and len(found) == COPIES)
+            _check(isinstance(found, Tensor) and found.dim() > 0 and len(found) == _COPIES)
         if kind is not None:
             kind.add(n)
         return found
@@ -364,7 +364,7 @@ class _Proof(fx.Interpreter):
                 return None
         raise _NotProvedError
 
-    def _rule(self, n: fx.Node) -> Rule:
+    def _rule(self, n: fx.Node) -> _Rule:
         if n.op == "call_module":
             module = self.fetch_attr(str(n.target))
             return MODULES[type(module)](module)
@@ -374,7 +374,7 @@ class _Proof(fx.Interpreter):
         _check(not any(each in self.shapes for each in n.all_input_nodes))
 
         def value(node: fx.Node) -> Any:
-            return SIZE if node in self.sizes else self.env[node]
+            return _SIZE if node in self.sizes else self.env[node]
 
         args, kwargs = fx.node.map_arg((n.args, n.kwargs), value)
         records = frozenset(id(self.env[each]) for each in n.all_input_nodes if each in self.records)

@@ -13,10 +13,10 @@ from tacit.core import Loss
 from tacit.errors import ModelError
 
 MOST = 17  # records in a batch
-LARGE = 1e3  # times as large as others
-KINDS = 6
+_LARGE = 1e3  # times as large as others
+_KINDS = 6
 BATCHES = ([0, 1], [2, 3], [3, 0, 4], [5, 3], [*range(MOST)], [*reversed(range(MOST))])
-AGREEMENT = 1e-3, 1e-5  # of a loss, relative to itself and to the outputs
+_AGREEMENT = 1e-3, 1e-5  # of a loss, relative to itself and to the outputs
 MIXED = (
     "The {} of a record depends on the other records of its batch, so that clipping gradients does not bound its "
     "influence. Use a model and a loss that treat every record by itself: group or layer norm instead of batch "
@@ -53,12 +53,12 @@ def different_records(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         mirrored = first.flip(tuple(range(first.dim())))
         if first.is_floating_point():
             random = torch.randn(first.shape, generator=source, dtype=torch.float64).to(first.dtype)
-            kinds = (first + 0.1 * number * random, mirrored + 0.1 * number * random, random, LARGE * random)
-            made.append((*kinds, torch.zeros_like(first), -first)[number % KINDS])
+            kinds = (first + 0.1 * number * random, mirrored + 0.1 * number * random, random, _LARGE * random)
+            made.append((*kinds, torch.zeros_like(first), -first)[number % _KINDS])
         else:
             order = torch.randperm(first.numel(), generator=source)
             kinds = (first, mirrored, first.flatten()[order].view_as(first), torch.full_like(first, first.max()))
-            made.append((*kinds, torch.zeros_like(first), torch.full_like(first, first.min()))[number % KINDS])
+            made.append((*kinds, torch.zeros_like(first), torch.full_like(first, first.min()))[number % _KINDS])
     targets = [y[0], torch.zeros_like(y[0]), torch.ones_like(y[0]) if y.is_floating_point() else y[0]]
     return torch.stack(made), torch.stack([targets[number % 3] for number in range(MOST)])
 
@@ -85,16 +85,16 @@ def _losses(model: nn.Module, loss: Loss, x: Tensor, y: Tensor) -> tuple[Tensor,
 
 
 def _agree(found: Tensor, expected: Tensor, sizes: Tensor) -> bool:
-    same = (found - expected).abs() <= AGREEMENT[0] * expected.abs() + AGREEMENT[1] * sizes
+    same = (found - expected).abs() <= _AGREEMENT[0] * expected.abs() + _AGREEMENT[1] * sizes
     return bool((same | (found == expected) | ~torch.isfinite(expected)).all())
 
 
 def _gradients_differ(model: nn.Module, loss: Loss, x: Tensor, y: Tensor) -> bool:
     """Whether the gradients of ordinary records add up to another one than that of their batch."""
-    few = [i for i in range(MOST) if i % KINDS in (0, 1, 2)]
+    few = [i for i in range(MOST) if i % _KINDS in (0, 1, 2)]
     together, apart = _gradient(model, loss, x[few], y[few]), [_gradient(model, loss, x[[i]], y[[i]]) for i in few]
     difference = float((together - torch.stack(apart).sum(0)).norm())
-    return difference > AGREEMENT[0] * float(torch.stack(apart).norm(dim=1).sum()) + AGREEMENT[1]
+    return difference > _AGREEMENT[0] * float(torch.stack(apart).norm(dim=1).sum()) + _AGREEMENT[1]
 
 
 def _gradient(model: nn.Module, loss: Loss, x: Tensor, y: Tensor) -> Tensor:

@@ -42,7 +42,7 @@ from tacit.errors import UserError
 from tacit.federation.transport.nvflare import process
 
 ASK, ALIVE = "tacit.ask", "tacit.alive"  # what our component in a site's process answers
-SERVER = FQCN.ROOT_SERVER
+ROOT_SERVER = FQCN.ROOT_SERVER
 LINES, SECONDS = 20, 3600.0  # so many refusals of a sender are reported in so many seconds; others are counted
 
 Pair = tuple[object, object]  # channel and topic; from outside, they may be anything
@@ -114,7 +114,7 @@ def _site_at(endpoint: Any, connection: Any) -> str | None:
 
 def _server_at(endpoint: Any, connection: Any) -> str | None:
     """At a site: the server, at the other end of the connection that this site has opened and TLS has checked."""
-    return SERVER if endpoint.name == SERVER and connection.connector.mode == Mode.ACTIVE else None
+    return ROOT_SERVER if endpoint.name == ROOT_SERVER and connection.connector.mode == Mode.ACTIVE else None
 
 
 AT_SERVER = Accepted(

@@ -33,7 +33,7 @@ from nvflare.private.defs import new_cell_message
 
 from tacit.federation.transport.endpoints import Failure, FailureReason
 from tacit.federation.transport.nvflare import process
-from tacit.federation.transport.nvflare.accepted_messages import ALIVE, ASK, SERVER, Refusals
+from tacit.federation.transport.nvflare.accepted_messages import ALIVE, ASK, ROOT_SERVER, Refusals
 from tacit.federation.transport.relay import Relay
 
 SECONDS_BETWEEN_CHECKS = 1.0
@@ -89,7 +89,7 @@ class SiteComponent(FLComponent):  # type: ignore[misc]
 
         def checked(message: Message) -> Message:
             origin, request = message.get_header(MessageHeaderKey.ORIGIN), message.payload
-            if origin != SERVER:
+            if origin != ROOT_SERVER:
                 self._refusals.report("another site", f"a request of {str(origin)[:60]!r}: only the server asks.")
                 reply = make_reply(ReturnCode.UNAUTHENTICATED)
             else:
@@ -106,7 +106,7 @@ class SiteComponent(FLComponent):  # type: ignore[misc]
     def _answer(self, request: Shareable) -> Shareable:
         verb, data, number = request.get("verb"), request.get("data"), request.get("number")
         if not isinstance(verb, str) or not isinstance(data, bytes) or not isinstance(number, bytes):
-            self._refusals.report(SERVER, "it is not a verb, bytes and a number.")
+            self._refusals.report(ROOT_SERVER, "it is not a verb, bytes and a number.")
             return make_reply(ReturnCode.BAD_REQUEST_DATA)
         with self._lock:
             return self._answer_once(verb[:MAX_VERB], data, number)

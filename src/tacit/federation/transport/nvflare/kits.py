@@ -29,7 +29,7 @@ from tacit.core.serialization import Source, read_json, read_toml
 from tacit.errors import StorageError, UserError, expect
 
 PARTICIPANTS = "participants.toml"
-SERVER, SITES, AUTHORITY = "server", "sites", "authority"
+SERVER_KIT, SITES, AUTHORITY = "server", "sites", "authority"
 PROJECT = "tacit"
 DAYS = 360
 _COMPONENTS = "tacit.federation.transport.nvflare.components"
@@ -61,7 +61,7 @@ class Participants:
         expect(len(set(self.sites)) == len(self.sites) > 0, "sites to be a list of different names")
         for name in self.sites:
             expect(
-                bool(_NAME.fullmatch(name)) and name not in (SERVER, self.host),
+                bool(_NAME.fullmatch(name)) and name not in (SERVER_KIT, self.host),
                 f"a site's name of at most 50 lower-case letters, digits and hyphens, not the server's, got {name!r}",
             )
         expect(self.days > 0, f"days={self.days} > 0")
@@ -100,12 +100,12 @@ def make_kits(study: Path, admins: dict[str, str] | None = None) -> list[Path]:
     """
     participants = Participants.load(study)
     missing = [name for name in participants.sites if not (study / SITES / name).exists()]
-    new_server = not (study / SERVER).exists()
+    new_server = not (study / SERVER_KIT).exists()
     if not missing and not new_server and not admins:
         return []
     with _private(study) as work:
         made = _provision(study, work, participants, missing, admins or {})
-        kits = {study / SERVER: made / participants.host} if new_server else {}
+        kits = {study / SERVER_KIT: made / participants.host} if new_server else {}
         kits |= {study / SITES / name: made / name for name in missing}
         kits |= {study / "admins" / name: made / name for name in admins or {}}
         for target, source in kits.items():
@@ -132,9 +132,9 @@ def _provision(study: Path, work: Path, participants: Participants, missing: lis
     """Let NVFLARE make certificates and kits; the folder with one kit for each participant."""
     if (study / AUTHORITY).exists():
         shutil.copytree(study / AUTHORITY, work / PROJECT / "state")
-    server = {"name": participants.host, "type": "server", "org": SERVER, "fed_learn_port": participants.port}
+    server = {"name": participants.host, "type": "server", "org": SERVER_KIT, "fed_learn_port": participants.port}
     clients = [{"name": name, "type": "client", "org": _organisation(name)} for name in missing]
-    users = [{"name": name, "type": "admin", "org": SERVER, "role": role} for name, role in admins.items()]
+    users = [{"name": name, "type": "admin", "org": SERVER_KIT, "role": role} for name, role in admins.items()]
     project = prepare_project(
         {
             "api_version": 3,
