@@ -40,7 +40,7 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Several batches, buckets and chunks."""
     monkeypatch.setattr(parquet_population, "BATCH", 64)
     monkeypatch.setattr(row_places, "ROWS_OF_A_BUCKET", 50)
-    monkeypatch.setattr(row_places, "CHUNK", 70)
+    monkeypatch.setattr(row_places, "_CHUNK", 70)
 
 
 def one_file(folder: Path, rows: pandas.DataFrame = FRAME) -> Path:
@@ -222,7 +222,7 @@ def test_memory_depends_neither_on_rows_nor_on_clients(tmp_path: Path, monkeypat
     """Eight times as many rows, each a client of its own: their places alone would take 280 kB more."""
     monkeypatch.setattr(parquet_population, "BATCH", 1000)
     monkeypatch.setattr(row_places, "ROWS_OF_A_BUCKET", 500)
-    monkeypatch.setattr(row_places, "CHUNK", 1000)
+    monkeypatch.setattr(row_places, "_CHUNK", 1000)
     peaks = []
     for rows in (5_000, 40_000):
         table = pyarrow.table({"id": np.arange(rows) * 7, "n": np.arange(rows) % 50, "y": np.arange(rows) % 2})

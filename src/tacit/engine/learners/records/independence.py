@@ -76,7 +76,7 @@ class Call:
     """An operation of a graph, with the values of its arguments for a few records.
 
     Attributes:
-        args: the arguments, values in place of nodes, and `SIZE` for the number of records.
+        args: the arguments, values in place of nodes, and `_SIZE` for the number of records.
         kwargs: the arguments that are given by name, in the same form.
         records: which of the tensors in them have records in their first dimension, by identity.
     """
