@@ -13,6 +13,7 @@ from torch import nn
 from tacit.core import Method, Noise, Report, State, files
 from tacit.core.keys import NOISES
 from tacit.core.prices import ClientUnits, Unit
+from tacit.core.schema import Options
 from tacit.core.state import final_weights, out_of_patience
 from tacit.core.worker_choice import Waves
 from tacit.data import Samples, Task
@@ -25,7 +26,7 @@ from tacit.privacy.ledger_head import LedgerUse
 from tacit.runs.bandwidth import Bandwidth, Savings
 from tacit.runs.checking import check_declared
 from tacit.runs.fitting import fit_defaults
-from tacit.runs.manifest import Manifest, MethodEntry, Options, TaskEntry, versions
+from tacit.runs.manifest import Manifest, MethodEntry, TaskEntry, versions
 from tacit.runs.model_export import ExportedModel, choose_model, encoding_beside, form_of
 from tacit.runs.predict import predict_rows
 
