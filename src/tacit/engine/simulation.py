@@ -46,7 +46,15 @@ from tacit.engine.layout import Layout, initial_weights, make_model
 from tacit.engine.learners.records import check_records
 from tacit.engine.pool import Pool, choose_workers, open_pool
 from tacit.engine.tallies import counts_of, empty_tally, with_one_more
-from tacit.engine.waves import FEWEST_MASKED, AutoLearner, StackedClients, divide, divide_singly, single_thread
+from tacit.engine.waves import (
+    EVALUATED_AT_ONCE,
+    FEWEST_MASKED,
+    AutoLearner,
+    StackedClients,
+    divide,
+    divide_singly,
+    single_thread,
+)
 from tacit.engine.worker import EvaluateJob, Trained, TrainJob, Worker
 from tacit.errors import TrainingError, expect
 
