@@ -11,11 +11,11 @@ import torch
 
 from federation.consortium import Consortium, server, transport
 from tacit import Task, cli
+from tacit.data.encoding import ENCODING
 from tacit.errors import UserError
 from tacit.federation.plan.directory import Directory, read_directory
 from tacit.federation.plan.from_run import plan_from_run
 from tacit.federation.plan.plan import read_plan
-from tacit.runs.directory import ENCODING
 from tacit.runs.training import follow
 
 HEADER = ["hospital", "age", "admitted", "ward", "readmitted"]

@@ -17,7 +17,7 @@ from tacit.errors import DataError, TacitError, UserError
 from tacit.federation.journal import read_journal
 from tacit.federation.plan.check import check_plan
 from tacit.federation.plan.plan import FederationPlan
-from tacit.federation.site.data import MAX_NUMBERS, SiteSource, read_source
+from tacit.federation.site.data import MAX_ENCODED, SiteSource, read_source
 from tacit.federation.site.files import SiteFiles, read_site
 from tacit.runs.training import follow
 
@@ -191,11 +191,11 @@ def test_a_model_that_does_not_fit_into_memory_is_refused(tmp_path: Path) -> Non
 def test_an_encoding_that_blows_up_the_rows_of_a_site_is_refused_before_it_is_computed(tmp_path: Path) -> None:
     wide = replace(MIXED, categories={"ward": tuple(map(str, range(130_000)))})
     consortium = consortium_at(tmp_path, wide)
-    rows = 1 + MAX_NUMBERS // 130_000
+    rows = 1 + MAX_ENCODED // 130_000
     line = ROWS["rome"][0]
     (consortium.home("site-0") / "patients.csv").write_text("\n".join([HEADER.partition(";")[2], *[line] * rows]))
     found = site_files(consortium).review(plan_of(consortium))
-    assert f"at most {MAX_NUMBERS} are computed" in found.problems[0]
+    assert f"at most {MAX_ENCODED} are computed" in found.problems[0]
 
 
 def test_inputs_are_bounded_however_narrow_a_range_is(tmp_path: Path) -> None:

@@ -85,7 +85,7 @@ def encoded(
 
 
 def test_ranges_and_categories_come_from_the_training_rows(monkeypatch):
-    monkeypatch.setattr(medical, "RARE", 2)
+    monkeypatch.setattr(medical, "_RARE", 2)
     table: dict[str, Column] = {
         "age": ["20", "60", "?", "100"],
         "kind": ["a", "b", "a", "b"],
@@ -100,7 +100,7 @@ def test_ranges_and_categories_come_from_the_training_rows(monkeypatch):
 
 
 def test_a_category_with_one_value_is_no_feature(monkeypatch):
-    monkeypatch.setattr(medical, "RARE", 1)
+    monkeypatch.setattr(medical, "_RARE", 1)
     names, _ = encoded({"x": ["1", "2"], "same": ["a", "a"]}, ("x",), ("same",), np.array([0, 1]))
     assert names == ("x",)
 

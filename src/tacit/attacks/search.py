@@ -44,7 +44,7 @@ SIMPLE = "weighted by variance"  # of which nothing but variances is fitted
 FITTED = 0.9  # of what others promise
 STATISTICS = 4  # linear ones of each kind of release that are compared
 _SMALL = 64  # what has at most this many numbers is always looked at
-MAX_NUMBERS = 4e7  # that are kept at once
+_MAX_NUMBERS = 4e7  # that are kept at once
 UNSTEADY_KEYS = 6  # over which an effect is averaged, if it differs between keys
 SWEPT = 512  # coordinates that are tried at once
 STEADY = 1.05  # an effect is known if it differs between keys by no more than this factor
@@ -207,7 +207,7 @@ class Search:
 
     def _observed_runs(self) -> int:
         numbers = sum(size for name, size in self.record.sizes.items() if name not in self.record.ignored)
-        return int(min(max(self.runs * OBSERVED, 36), max(MAX_NUMBERS / max(numbers, 1), 36)))
+        return int(min(max(self.runs * OBSERVED, 36), max(_MAX_NUMBERS / max(numbers, 1), 36)))
 
     def _stacks(
         self, canary: Canary, runs: int

@@ -20,10 +20,10 @@ from tacit.runs.directory import CHECKPOINT, MANIFEST
 from tacit.runs.records import Plan, Run
 
 SECONDS_BETWEEN_LINES = 5.0
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 
-def track(steps: Iterable[T], total: int, label: str) -> Generator[T]:
+def track(steps: Iterable[_T], total: int, label: str) -> Generator[_T]:
     """The same steps, with a progress bar on a terminal or a line every few seconds elsewhere."""
     return _shown(((step, _Progress(number, total)) for number, step in enumerate(steps, start=1)), label)
 
@@ -76,11 +76,11 @@ class _Progress:
     figures: str = ""
 
 
-def _shown(steps: Iterable[tuple[T, _Progress]], label: str) -> Generator[T]:
+def _shown(steps: Iterable[tuple[_T, _Progress]], label: str) -> Generator[_T]:
     return _with_bar(steps, label) if sys.stderr.isatty() else _with_lines(steps, label)
 
 
-def _with_bar(steps: Iterable[tuple[T, _Progress]], label: str) -> Generator[T]:
+def _with_bar(steps: Iterable[tuple[_T, _Progress]], label: str) -> Generator[_T]:
     columns = (
         TextColumn("{task.description}"),
         BarColumn(bar_width=12),
@@ -96,7 +96,7 @@ def _with_bar(steps: Iterable[tuple[T, _Progress]], label: str) -> Generator[T]:
             yield step
 
 
-def _with_lines(steps: Iterable[tuple[T, _Progress]], label: str) -> Generator[T]:
+def _with_lines(steps: Iterable[tuple[_T, _Progress]], label: str) -> Generator[_T]:
     printed = time.monotonic()
     for step, now in steps:
         if time.monotonic() - printed >= SECONDS_BETWEEN_LINES or now.done == now.total:

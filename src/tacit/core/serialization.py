@@ -26,7 +26,7 @@ _T = TypeVar("_T")
 MAX_JSON_BYTES = 1 << 24  # bytes of a JSON document, which needs about 20 times as many when it is parsed
 MAX_TOML_BYTES = 1 << 17  # bytes of a TOML document, whose parser is slow
 MAX_DEPTH = 32  # of values in a document
-MAX_SHOWN = 300  # characters of a value in an error message
+_MAX_SHOWN = 300  # characters of a value in an error message
 MAX_KEY = 8  # dots in a key of a TOML document
 HexBytes = Annotated[str, Meta(pattern="^([0-9a-fA-F]{2})*$", description="bytes in hex")]
 Step = str | int  # a key of a table, or the place of an item in a list
@@ -370,7 +370,7 @@ def _described(kind: inspect.Type) -> str:
 def _shown(value: object) -> str:
     """A value in an error message, shortened if it is long."""
     text = repr(value)
-    return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}…"
+    return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}…"
 
 
 def _of(path: Steps, source: Source) -> str:

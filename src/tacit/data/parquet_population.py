@@ -55,7 +55,7 @@ from tacit.data.tables import (
 from tacit.errors import DataError, expect
 
 ENDINGS = (".parquet", ".pq")
-KEPT = 2 * MOST_CATEGORIES  # different values of a column: more than any limit on their number
+_KEPT = 2 * MOST_CATEGORIES  # different values of a column: more than any limit on their number
 BATCH = 1 << 16  # rows that are in memory at a time
 NAMES = "names.jsonl"
 OPTIONS = ("public", "drop", "categories", "encoding", "kind", "classes", "patient")  # those of `Task.from_table`
@@ -289,7 +289,7 @@ class TableSketch:
 def _sketched(column: NDArray[Any]) -> NDArray[Any]:
     gone = missing(column)
     values = np.unique(column[~gone])
-    if len(values) > KEPT:
+    if len(values) > _KEPT:
         fractions = values[values != np.round(values)][:1] if values.dtype.kind == "f" else values[:0]
-        values = np.unique(np.concatenate([values[:KEPT], values[-1:], fractions]))
+        values = np.unique(np.concatenate([values[:_KEPT], values[-1:], fractions]))
     return np.concatenate([values, column[gone][:1]])

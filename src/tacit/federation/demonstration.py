@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from tacit.core import files
-from tacit.data.encoding import Encoding, TargetColumn
+from tacit.data.encoding import ENCODING, Encoding, TargetColumn
 from tacit.errors import TacitError
 from tacit.federation.plan.directory import Directory, new_identity, write_directory
 from tacit.federation.plan.plan import FederationPlan, read_plan
@@ -29,7 +29,6 @@ from tacit.federation.transport.relay import SOCKET, RelayTransport, free_port
 from tacit.runs.records import Run
 from tacit.tasks.images import load_digits
 
-ENCODING = "encoding.json"
 SECONDS_TO_START = 300.0
 _SITE = """\
 data = "digits.csv"

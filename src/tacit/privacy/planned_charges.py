@@ -18,7 +18,7 @@ from tacit.privacy.cohorts import check_cohorts, failure
 from tacit.privacy.planning import CohortSampling, bracket, enough_noise
 from tacit.privacy.unit_accounting import Charge, UnitAccounting
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 UNLIKELY = 0.01  # with which some client takes part more often than its noise is sized for
 
 
@@ -39,7 +39,7 @@ def charge_of(
     return Charge(units.unit, clients, units.copies, summed=method.terms.record_bound is not None)
 
 
-def _noisy(found: T | None, index: int) -> T:
+def _noisy(found: _T | None, index: int) -> _T:
     if found is None:
         raise BudgetError(f"Round {index + 1} has no noise at all: no honest client delivered. Nothing was released.")
     return found

@@ -49,7 +49,9 @@ def charge_from_json(data: Any, unit: Unit) -> Charge:
         copies, summed = _positive_int(data.get("copies", 1)), _flag(data, "summed", usual=False)
         return Charge(unit, charged, copies, summed)
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
-        raise UserError(f"Expected the description of a charge for {unit}s, got {str(data)[:200]}. {_ADVICE}") from error
+        raise UserError(
+            f"Expected the description of a charge for {unit}s, got {str(data)[:200]}. {_ADVICE}"
+        ) from error
 
 
 def _read_group(group: Any) -> dict[int, Repeated]:

@@ -9,7 +9,7 @@ Features are in [0, 1]. Numbers are scaled by their minimum and maximum; a missi
 column marks it. Categories become one column per value; a missing category is a value like any other. These constants
 make an `Encoding`, and the argument `encoding` says where it comes from:
 
-- `training`, the default, as in FL-TOP: from all training rows, with the values that at least `RARE` of them have. The
+- `training`, the default, as in FL-TOP: from all training rows, with the values that at least `_RARE` of them have. The
   encoding then depends on the clients' rows, which no guarantee covers, and every guarantee says so.
 - `public`: from the public rows alone (`public=N`), with all values that they have.
 - a TOML file, which declares the constants to be public, as in the data set's documentation::
@@ -41,7 +41,7 @@ from tacit.tasks.datasets import DataSet, read
 from tacit.tasks.models import medical_net
 from tacit.tasks.sources import COVID_MX, DIABETES, GUSTO, IST, SUPPORT2
 
-RARE = 100  # training rows
+_RARE = 100  # training rows
 _MISSING = ("", "?")  # numbers; a missing category is a value like any other
 Column = list[str] | NDArray[np.int64]
 
@@ -303,7 +303,7 @@ def _encoding(
     names = patients.numbers, patients.categories
     if encoding == "training":
         detail = "minima, maxima and categories are those of all training rows. encoding=public or a file avoids it."
-        return replace(Encoding.of(inputs, *names, train, RARE), preprocessing=Preprocessing("private", detail))
+        return replace(Encoding.of(inputs, *names, train, _RARE), preprocessing=Preprocessing("private", detail))
     if encoding == "public":
         expect(len(public) > 0, "public rows for encoding=public, got none", "Set public to their number.")
         detail = f"Minima, maxima and categories are those of {len(public)} public rows."

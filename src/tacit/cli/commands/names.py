@@ -11,7 +11,7 @@ from tacit.cli.parsers._options import TABLE_OPTIONS
 from tacit.errors import UserError, expect
 from tacit.runs.experiment import Experiment, default_task_args, read, split_args
 
-KEPT = (  # by a resumed run: whatever could change its result
+_KEPT = (  # by a resumed run: whatever could change its result
     "what",
     "task",
     *TABLE_OPTIONS,
@@ -67,7 +67,7 @@ def optuna(_: argparse.Namespace) -> None:
 
 def _check_resume_alone(args: argparse.Namespace) -> None:
     """A resumed run is the same run: only options that do not change the result are allowed."""
-    given = [name for name in KEPT if getattr(args, name) not in (None, [])]
+    given = [name for name in _KEPT if getattr(args, name) not in (None, [])]
     if given:
         flag = args.what[0] if given[0] == "what" else "--" + given[0].replace("_", "-")
         flag = "--rounds" if given[0] == "set" and dict(args.set).keys() == {"rounds"} else flag

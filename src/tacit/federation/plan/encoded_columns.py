@@ -12,9 +12,8 @@ from tacit.data.table_task import TableModel
 from tacit.errors import UserError, expect
 
 TABLE_MODELS = ("logistic", "mlp")
-MAX_TEXT = 200  # characters of a column's name or of a category
-MAX_SHOWN = 20  # categories of a column in a sentence
-MAX_WEIGHTS = 1 << 28  # of a built-in model: 1 GiB
+_MAX_TEXT = 200  # characters of a column's name or of a category
+_MAX_SHOWN = 20  # categories of a column in a sentence
 
 
 def check_encoding(encoding: Encoding) -> None:
@@ -23,8 +22,8 @@ def check_encoding(encoding: Encoding) -> None:
     values = (value for column in (*encoding.categories.values(), target.classes) for value in column)
     for text in (*read_columns(encoding), *values):
         expect(
-            len(text) <= MAX_TEXT and (text.isprintable() or not text),
-            f"at most {MAX_TEXT} printable characters of a column or a category of the encoding, got {text[:50]!r}",
+            len(text) <= _MAX_TEXT and (text.isprintable() or not text),
+            f"at most {_MAX_TEXT} printable characters of a column or a category of the encoding, got {text[:50]!r}",
         )
     if not target.classes:  # what is predicted is not clipped
         low, high = target.scale.low, target.scale.high
@@ -38,10 +37,7 @@ def table_model(name: str, args: Mapping[str, int], encoding: Encoding | None) -
     unknown = [key for key in args if key != "hidden"]
     expect(not unknown, f"model_args of {name} to be hidden, got {', '.join(unknown)}")
     sizes = {"inputs": len(encoding.names), "outputs": encoding.known_target.outputs, **args}
-    made = TableModel(name=name, **sizes)  # type: ignore[arg-type]  # one of TABLE_MODELS
-    weights = made.hidden * (made.inputs + made.outputs)
-    expect(weights <= MAX_WEIGHTS, f"at most {MAX_WEIGHTS} weights of the model {name}, got {weights}")
-    return made
+    return TableModel(name=name, **sizes)  # type: ignore[arg-type]  # one of TABLE_MODELS
 
 
 def read_columns(encoding: Encoding) -> tuple[str, ...]:
@@ -77,5 +73,5 @@ def _plain(limit: Limit) -> str:
 
 
 def _shown(values: tuple[str, ...]) -> str:
-    more = f" and {len(values) - MAX_SHOWN} more" if len(values) > MAX_SHOWN else ""
-    return f"{', '.join(map(repr, values[:MAX_SHOWN]))}{more}"
+    more = f" and {len(values) - _MAX_SHOWN} more" if len(values) > _MAX_SHOWN else ""
+    return f"{', '.join(map(repr, values[:_MAX_SHOWN]))}{more}"

@@ -13,14 +13,14 @@ from pathlib import Path
 from tacit import methods
 from tacit.core import Method, files
 from tacit.core.prices import Unit
-from tacit.data.encoding import Encoding
+from tacit.data.encoding import ENCODING, Encoding
 from tacit.data.table_task import TableModel
 from tacit.errors import TacitError, UserError, expect
 from tacit.federation.channels.interface import channel_of
 from tacit.federation.plan.directory import Directory
 from tacit.federation.plan.encoded_columns import known_to_all
 from tacit.federation.plan.plan import FederationPlan, Patience, federated
-from tacit.runs.directory import ENCODING, read_encoding, read_manifest
+from tacit.runs.directory import read_encoding, read_manifest
 from tacit.runs.manifest import Manifest
 
 EVALUATE_EVERY = 10

@@ -29,9 +29,9 @@ from tacit.federation.plan.encoded_columns import read_columns
 from tacit.federation.plan.plan import FederationPlan, check_samples
 from tacit.protocols import crypto
 
-MAX_NUMBERS = 1 << 30  # that an encoding may make of a site's rows: 4 GiB
-RARE = 10  # rows: a category that fewer have can single out a person
-MAX_SHOWN = 5  # values in a sentence
+MAX_ENCODED = 1 << 30  # that an encoding may make of a site's rows: 4 GiB
+_RARE = 10  # rows: a category that fewer have can single out a person
+_MAX_SHOWN = 5  # values in a sentence
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,18 +133,18 @@ class TableSource:
         encoding = self._encoding(plan)
         yield from encoding.problems(self.table)
         count = self.table.rows * len(encoding.names)
-        if count > MAX_NUMBERS:
-            yield f"The plan makes {count} numbers of this site's rows; at most {MAX_NUMBERS} are computed."
+        if count > MAX_ENCODED:
+            yield f"The plan makes {count} numbers of this site's rows; at most {MAX_ENCODED} are computed."
 
     def remarks(self, plan: FederationPlan) -> Iterator[str]:
         encoding = self._encoding(plan)
         yield from encoding.remarks(self.table)
         for name, values in encoding.categories.items():
             texts = self.table.texts(name)
-            few = [repr(value) for value in values if 0 < texts.count(value) < RARE]
+            few = [repr(value) for value in values if 0 < texts.count(value) < _RARE]
             if few:
                 yield (
-                    f"{name}: fewer than {RARE} rows have {listed(few[:MAX_SHOWN])}. An input of its own can single "
+                    f"{name}: fewer than {_RARE} rows have {listed(few[:_MAX_SHOWN])}. An input of its own can single "
                     "out a person where no noise protects them."
                 )
 

@@ -19,7 +19,7 @@ from tacit.federation.transport.endpoints import Handler
 MIN_PAUSE, MAX_PAUSE = 1.0, 60.0  # seconds before a process that ended is started again
 SECONDS_OF_A_GOOD_START = 60.0
 SECONDS_TO_END = 10.0
-MAX_TEXT = 1000  # characters of a line for people
+_MAX_TEXT = 1000  # characters of a line for people
 _PYTHON = (sys.executable, "-P", "-m")  # -P: a torch.py in the current folder, perhaps beside a plan, is not imported
 PID = "process.pid"  # in a kit: the number of its running process
 
@@ -82,7 +82,7 @@ def say(text: str) -> None:
 
 
 def _one_line(text: str) -> str:
-    cut = text if len(text) <= MAX_TEXT else f"{text[:MAX_TEXT]} …"
+    cut = text if len(text) <= _MAX_TEXT else f"{text[:_MAX_TEXT]} …"
     return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in cut)
 
 
