@@ -12,6 +12,7 @@ import torch
 from federation.consortium import Consortium, server, transport
 from tacit import Task, cli
 from tacit.data.encoding import Encoding, TargetColumn
+from tacit.data.table_task import MAX_WEIGHTS
 from tacit.data.tables import read_table
 from tacit.errors import DataError, TacitError, UserError
 from tacit.federation.journal import read_journal
@@ -184,7 +185,7 @@ def test_a_wrong_model_is_refused_when_the_plan_is_read(tmp_path: Path, changes:
 
 def test_a_model_that_does_not_fit_into_memory_is_refused(tmp_path: Path) -> None:
     wide = replace(MIXED, categories={"ward": tuple(map(str, range(100_000)))})
-    with pytest.raises(UserError, match="at most 268435456 weights"):
+    with pytest.raises(UserError, match=f"at most {MAX_WEIGHTS} weights"):
         plan_of(consortium_at(tmp_path, wide), model_args={"hidden": 100_000})
 
 
