@@ -30,6 +30,7 @@ from tacit.runs.directory import (
     read_manifest,
     read_rounds,
 )
+from tacit.runs.manifest import MANIFEST_FORMAT
 
 SMALL = ["--set", "cohort=2", "epochs=1", "--workers", "1"]
 LONG = ["run", "fedavg", "--rounds", "60", "--set", "cohort=10", "epochs=1", "--seed", "4", "--noise", "seeded"]
@@ -284,11 +285,11 @@ def tamper(path: Path) -> None:
 
 
 def other_format(path: Path) -> None:
-    path.write_text(path.read_text().replace('"format": 1', '"format": 99'))
+    path.write_text(path.read_text().replace(f'"format": {MANIFEST_FORMAT}', '"format": 99'))
 
 
 def other_method(path: Path) -> None:
-    path.write_text(path.read_text().replace("FixedSize(size=2)", "FixedSize(size=3)"))
+    path.write_text(path.read_text().replace('"size": 2', '"size": 3'))
 
 
 @pytest.mark.parametrize(

@@ -8,14 +8,13 @@ from contextlib import contextmanager
 from functools import partial
 from io import BufferedRWPair
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
 import acme
-from federation.consortium import Consortium, server, transport
+from federation.consortium import Consortium, server, transport, visits_encoding
 from tacit import methods
 from tacit.core.keys import SeededKeys
 from tacit.data import Task
@@ -52,9 +51,11 @@ def arguments(name: str, args: Mapping[str, object]) -> dict[str, object]:
     return {**small, **args}
 
 
-def simulated(plan: FederationPlan, sites: int = SITES, persons: Any = None) -> Tensor:
-    clients = [acme.samples(number) for number in range(sites)]
-    task = Task(model=acme.net, clients=clients, public=acme.public(), patient=persons)
+def simulated(plan: FederationPlan, sites: int = SITES) -> Tensor:
+    return _final(plan, Task(model=acme.net, clients=[acme.samples(n) for n in range(sites)], public=acme.public()))
+
+
+def _final(plan: FederationPlan, task: Task) -> Tensor:
     simulation = Simulation(plan.method, task, seed=plan.seed, waves="single")
     *_, (state, _) = simulation.rounds(workers=1, keys=SeededKeys(plan.seed))
     return state.weights
@@ -80,13 +81,15 @@ def test_sites_end_where_the_simulation_ends(tmp_path: Path, name: str, args: Ma
 @pytest.mark.parametrize("name", ["dp-sgd", "dp-fedsgd"])
 def test_sites_that_know_persons_end_there_too(tmp_path: Path, name: str) -> None:
     consortium = Consortium.at(tmp_path, SITES, methods=[name], channels=EVERY_CHANNEL)
-    consortium.give_tables('target = "outcome"', 'patient = "person_id"')
-    plan = consortium.plan(name, args=arguments(name, {}), records=3, unit="person")
+    consortium.give_tables('patient = "person_id"')
+    args = arguments(name, {})
+    plan = consortium.plan(name, args=args, encoding="encoding.json", records=3, unit="person")
     consortium.accept(plan)
     run = played(plan, transport(consortium.sites(seeded=True)))
     persons = [[f"P{row // 2}" for row in range(size)] for size in acme.SIZES[:SITES]]
-    assert torch.equal(run.state.weights, simulated(plan, persons=persons))
-    assert not torch.equal(run.state.weights, simulated(plan))
+    tables = [visits_encoding().samples(consortium.home(site) / "visits.csv") for site in consortium.names]
+    assert torch.equal(run.state.weights, _final(plan, Task(model=acme.net, clients=tables, patient=persons)))
+    assert not torch.equal(run.state.weights, _final(plan, Task(model=acme.net, clients=tables)))
 
 
 EVERY_CHANNEL = ["plain", "secure-sum/semi_honest", "secure-sum/active_server"]

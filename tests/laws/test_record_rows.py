@@ -108,7 +108,7 @@ def _fitting(method: Method, **pieces: Any) -> Iterator[Method]:
         prepared(made)
     except UserError:
         return
-    if made.terms.prices[Unit.RECORD].accounted:
+    if Unit.RECORD in made.terms.accounted:
         yield made
 
 
