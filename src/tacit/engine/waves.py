@@ -46,20 +46,16 @@ class Learner(Protocol):
     @property
     def records(self) -> RecordLearner:
         """How gradients of single records are clipped and summed."""
-        ...
 
     @property
     def layout(self) -> Layout:
         """The positions of the model's parameters in a row."""
-        ...
 
     def descend(self, weights: Tensor, batches: Batches, descent: Descent, clients: Tensor) -> Rows:
         """The update of every client, all from one vector of weights or each from its own row."""
-        ...
 
     def perturbed_scores(self, weights: Tensor, data: Samples, perturbation: Perturbation) -> Tensor:
         """The scores of one client's weights on its data, (1 + groups,): unperturbed, and with each group perturbed."""
-        ...
 
 
 class AutoLearner:

@@ -86,19 +86,15 @@ class Arithmetic(Protocol):
     @property
     def bits(self) -> int | None:
         """Sums are modulo 2^bits; None: sums of real numbers."""
-        ...
 
     def encode(self, messages: Messages, noise: SharedNoise, now: ClientRound) -> Messages:
         """The rows, clipped to the bound and encoded."""
-        ...
 
     def draw(self, like: Tensor, noise: SharedNoise, count: float, key: Key, now: Round) -> Tensor:
         """The sum of `count` shares of the noise, or a part of one, in the shape of `like`."""
-        ...
 
     def release(self, multiplier: float, part: float) -> Release | None:
         """The price of a sum with this part of the declared noise variance; None if the part is zero."""
-        ...
 
 
 @dataclass(frozen=True)

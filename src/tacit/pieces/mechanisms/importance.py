@@ -56,7 +56,6 @@ class Importance(Protocol):
             groups: the groups of weights.
             deviation: standard deviation of the base's noise.
         """
-        ...
 
 
 @dataclass(frozen=True)
@@ -100,17 +99,14 @@ class Allocation(Protocol):
 
     def factors(self, importance: Tensor) -> Tensor:
         """(clients, groups): the multiples, at least 1."""
-        ...
 
     @property
     def max_factor(self) -> float:
         """The largest multiple."""
-        ...
 
     @property
     def label(self) -> str:
         """A short description of the groups that get it."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -182,7 +178,6 @@ class ClientNoise(Protocol):
 
     def deviation(self, view: View, now: Round) -> float:
         """The standard deviation of the noise that a client adds to every coordinate of its row."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)

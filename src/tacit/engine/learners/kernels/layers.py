@@ -133,15 +133,12 @@ class Layer(Protocol):
 
     def forward(self, x: Tensor) -> Tensor:
         """The layer's outputs; keeps what `backward` needs."""
-        ...
 
     def backward(self, g: Tensor) -> Tensor | None:
         """Take the step and return the gradient at the inputs, or None if no layer below needs it."""
-        ...
 
     def blocks(self) -> Blocks:
         """The layer's part of the update, after the last step."""
-        ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -172,7 +169,6 @@ class PerClientLayer(Layer, Protocol):
     @property
     def parameters(self) -> tuple[Tensor, ...]:
         """The clients' parameters, in the order of the layer's spans."""
-        ...
 
 
 class Parameterless:

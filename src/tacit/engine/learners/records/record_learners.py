@@ -40,15 +40,12 @@ class GradientWay(Protocol):
 
     def load(self, weights: Tensor) -> None:
         """Use these weights from now on."""
-        ...
 
     def gradients(self, x: Tensor, y: Tensor, wanted: Collection[str]) -> dict[str, RecordGradients]:
         """The gradients of every record at the parameters with these names; those that are missing are zero."""
-        ...
 
     def memory(self, x: Tensor, y: Tensor) -> int:
         """How many bytes one record takes while it is computed, about."""
-        ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -202,7 +199,6 @@ class RecordLearner(Protocol):
         With `counts`, the records are those of persons, one person after the other, so many of each: the mean gradient
         of every person is clipped.
         """
-        ...
 
 
 class AutoRecords:
