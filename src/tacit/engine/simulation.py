@@ -43,7 +43,7 @@ from tacit.core.worker_choice import WAVES, Waves, Workers
 from tacit.data import Population, Task
 from tacit.data.population_files import let_go, read_ahead
 from tacit.engine.layout import Layout, initial_weights, make_model
-from tacit.engine.learners.records import check_records
+from tacit.engine.learners.records.record_learners import check_records
 from tacit.engine.pool import Pool, choose_workers, open_pool
 from tacit.engine.tallies import counts_of, empty_tally, with_one_more
 from tacit.engine.waves import (
@@ -243,7 +243,9 @@ class RoundRunner:
         began = time.perf_counter()
         total, results = self._fold(self._jobs(state, waves, now), state, now)
         folded = time.perf_counter() - began
-        total = total or self._empty_sum(sent, state, now)
+        if total is None:
+            nothing = no_messages(self.method, sent, state, now)
+            total = aggregate_messages(self.method, self.conversation, state, nothing, now)
         with single_thread():
             after = finish_round(self.method, self.conversation, state, total, now)
         clients = tuple(chain.from_iterable(wave.tolist() for wave in waves))
@@ -377,10 +379,6 @@ class RoundRunner:
     def _read_ahead(self, job: TrainJob) -> None:
         """Of a population on disk, let the system read what a wave needs before a worker asks for it."""
         read_ahead(self.task.population, torch.from_numpy(job.clients))
-
-    def _empty_sum(self, sent: Broadcast, state: State, now: Round) -> Sum:
-        nothing = no_messages(self.method, sent, state, now)
-        return aggregate_messages(self.method, self.conversation, state, nothing, now)
 
     def _sum_of_all(self, rows: "_Rows", results: list[Trained], state: State, now: Round) -> Sum | None:
         """The sum of a method that needs all messages of a round at once."""

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Protocol, Self
+from typing import Self
 
 import torch
 from torch import Tensor, nn
@@ -24,7 +24,7 @@ from tacit.engine.batches import Batches, plan_batches
 from tacit.engine.layout import Layout, has_batch_statistics, has_dropout, is_slow_under_vmap
 from tacit.engine.learners.functional import FunctionalLearner
 from tacit.engine.learners.kernels import KernelLearner, kernel_learner
-from tacit.engine.learners.records import CANNOT_MAP, AutoRecords, RecordLearner
+from tacit.engine.learners.records.record_learners import CANNOT_MAP, AutoRecords
 from tacit.engine.learners.reference import ReferenceLearner
 from tacit.engine.scoring import HypothesisScorer
 from tacit.errors import ModelError, TacitError
@@ -36,26 +36,6 @@ FEWEST_WAVES = 8  # so that several workers share a small cohort
 LIGHT = 1 << 12  # products per local step below which one large wave is faster than several
 FEWEST_MASKED = 4  # a wave shares most weights, so larger waves pay: each of 25 clients costs 17 % less than of 10
 _ONE_STEP = Descent(1.0, 1, None, None, 0.0, 0.0, ClientKeys(Key.from_seed(0)))
-
-
-class Learner(Protocol):
-    """Trains a wave of clients."""
-
-    scorer: HypothesisScorer
-
-    @property
-    def records(self) -> RecordLearner:
-        """How gradients of single records are clipped and summed."""
-
-    @property
-    def layout(self) -> Layout:
-        """The positions of the model's parameters in a row."""
-
-    def descend(self, weights: Tensor, batches: Batches, descent: Descent, clients: Tensor) -> Rows:
-        """The update of every client, all from one vector of weights or each from its own row."""
-
-    def perturbed_scores(self, weights: Tensor, data: Samples, perturbation: Perturbation) -> Tensor:
-        """The scores of one client's weights on its data, (1 + groups,): unperturbed, and with each group perturbed."""
 
 
 class AutoLearner:
@@ -102,14 +82,19 @@ class AutoLearner:
         return 10 if self.kernels is not None else 4
 
     def descend(self, weights: Tensor, batches: Batches, descent: Descent, clients: Tensor) -> Rows:
+        """The update of every client, all from one vector of weights or each from its own row."""
         kernels = self.kernels
         if kernels is not None and kernels.supports(weights, batches, descent):
             return kernels.descend(weights, batches, descent, clients)
         return self.fallback.descend(weights, batches, descent, clients)
 
     def perturbed_scores(self, weights: Tensor, data: Samples, perturbation: Perturbation) -> Tensor:
+        """The scores of one client's weights on its data, (1 + groups,): unperturbed, and with each group perturbed."""
         scores = None if self.kernels is None else self.kernels.perturbed_scores(weights, data, perturbation)
         return self.fallback.perturbed_scores(weights, data, perturbation) if scores is None else scores
+
+
+Learner = AutoLearner | ReferenceLearner
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 import zoo
 from tacit.engine.layout import Layout
-from tacit.engine.learners.kernels.tracing import Kind, MaxPool2x2, evaluation_module, trace_chain
+from tacit.engine.learners.kernels.tracing import MaxPool2x2, evaluation_module, trace_chain
 
 
 class Tied(nn.Module):
@@ -75,13 +75,7 @@ def test_names_are_those_of_the_parameters() -> None:
 def test_kinds_are_those_of_the_modules_and_of_the_functions_that_are_called() -> None:
     chain = trace_chain(zoo.FunctionalCalls())
     assert chain is not None
-    assert [layer.kind for layer in chain] == [
-        Kind.CONVOLUTION,
-        Kind.MAX_POOL,
-        Kind.RELU,
-        Kind.FLATTEN,
-        Kind.LINEAR,
-    ]
+    assert [layer.kind for layer in chain] == [nn.Conv2d, nn.MaxPool2d, nn.ReLU, nn.Flatten, nn.Linear]
 
 
 def test_hooks_are_not_ignored() -> None:

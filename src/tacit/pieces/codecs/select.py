@@ -23,23 +23,13 @@ from typing import ClassVar, Protocol
 import torch
 from torch import Tensor
 
-from tacit.core import (
-    Broadcast,
-    ClientKeys,
-    ClientMemory,
-    DenseRows,
-    Descent,
-    Key,
-    Round,
-    Rows,
-    State,
-    View,
-    Wave,
-)
 from tacit.core.interfaces import Bounded, Codec, Coordinates
+from tacit.core.keys import ClientKeys, Key
 from tacit.core.prices import Unit
 from tacit.core.provenance import is_bounded_for
-from tacit.core.state import MASK
+from tacit.core.rows import DenseRows, Rows
+from tacit.core.state import MASK, Broadcast, ClientMemory, Round, State, View
+from tacit.core.wave import Descent, Wave
 from tacit.errors import PublicDataError, TrainingError, WireError, expect
 from tacit.wire import indices
 from tacit.wire.frames import Part, Parts

@@ -127,7 +127,7 @@ class CentralGaussian(Mechanism):
         if self.exact:
             grid = SumGrid(total.total.numel(), now.max_cohort, multiplier)
             return grid.release(total.total, radius, key.byte_source())
-        return total.total + _standard_normal(total.total, key).mul_(radius * multiplier)
+        return total.total + key.stream().normal(total.total.shape, total.total).mul_(radius * multiplier)
 
     def update_state(self, state: State, total: Sum, now: ServerRound) -> State:
         return self.clip.update_state(state, total, now)
@@ -213,7 +213,7 @@ class DistributedGaussian(Mechanism):
     def deviation(self, view: View, now: Round) -> float:
         """The standard deviation of one client's share of the noise, with its surplus."""
         noise = self._noise(self._received_bound(view))
-        return noise.bound.whole * noise.multiplier / sqrt(noise.shares(now))
+        return noise.bound.whole * noise.multiplier / sqrt(noise.of_cohort(now.cohort))
 
     def price(self, index: int, turnout: Turnout | None = None) -> Price:
         """A Gaussian mechanism with the declared noise; with less if more clients were lost than tolerated."""
@@ -286,7 +286,13 @@ class DistributedGaussian(Mechanism):
 
     def _received_bound(self, view: View) -> Bound:
         """The bound in a broadcast; where the method fixes it, a client accepts no other."""
-        received = _received_bound(view)
+        values = view.parts.get(Part.BOUND)
+        if values is None or values.numel() != 1 or not BOUNDS[0] <= float(values) <= BOUNDS[1]:
+            found = "none" if values is None or values.numel() != 1 else f"{float(values):g}"
+            raise WireError(
+                f"Expected a clipping bound from {BOUNDS[0]:g} to {BOUNDS[1]:g} in the broadcast, got {found}."
+            )
+        received = Bound((float(values),))
         expected = received if self.clip.known_to_clients == "by broadcast" else self._bound(_NO_STATE)
         if received != expected:
             whose = "the method" if self.record_bound is None else "records"
@@ -338,15 +344,6 @@ _NO_STATE = State(0, torch.empty(0))  # and a fixed one on nothing
 BOUNDS = (1e-30, 1e30)  # of rows: noise in proportion to others would overflow or vanish in float32
 
 
-def _received_bound(view: View) -> Bound:
-    """The bound in a broadcast; raises `WireError` if there is none."""
-    values = view.parts.get(Part.BOUND)
-    if values is None or values.numel() != 1 or not BOUNDS[0] <= float(values) <= BOUNDS[1]:
-        found = "none" if values is None or values.numel() != 1 else f"{float(values):g}"
-        raise WireError(f"Expected a clipping bound from {BOUNDS[0]:g} to {BOUNDS[1]:g} in the broadcast, got {found}.")
-    return Bound((float(values),))
-
-
 def _check(clip: Clip, noise_multiplier: float | None) -> None:
     if isinstance(clip, int | float):
         raise UserError(f"Expected clip to be a clipping rule, got a number. Use FixedClip({clip}).")
@@ -366,8 +363,3 @@ def _given(noise_multiplier: float | None) -> float:
             "Use tacit.train, or give noise_multiplier."
         )
     return noise_multiplier
-
-
-def _standard_normal(like: Tensor, key: Key) -> Tensor:
-    """Standard normal samples in the shape of `like`."""
-    return key.stream().normal(like.shape, like)

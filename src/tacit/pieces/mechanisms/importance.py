@@ -17,23 +17,12 @@ from typing import ClassVar, Literal, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from tacit.core import (
-    BoundedMessages,
-    ClientRound,
-    Key,
-    Messages,
-    Perturbation,
-    Round,
-    ServerRound,
-    State,
-    Sum,
-    Turnout,
-    View,
-    Wave,
-)
 from tacit.core.interfaces import DryRun, Mechanism, Payload, Visibility
+from tacit.core.keys import Key
 from tacit.core.prices import Price, Unproved, Unsized
 from tacit.core.provenance import read_parts
+from tacit.core.state import BoundedMessages, ClientRound, Messages, Round, ServerRound, State, Sum, Turnout, View
+from tacit.core.wave import Perturbation, Wave
 from tacit.errors import UserError, expect
 from tacit.pieces.mechanisms.groups import Grouping, Groups, InputFeatures, SingleWeights
 from tacit.pieces.mechanisms.nbafl import NOISE_STD, NOMINAL, add_gaussian
@@ -101,7 +90,7 @@ class Allocation(Protocol):
         """(clients, groups): the multiples, at least 1."""
 
     @property
-    def max_factor(self) -> float:
+    def factor(self) -> float:
         """The largest multiple."""
 
     @property
@@ -133,10 +122,6 @@ class TwoLevel:
         return torch.where(chosen, self.factor, 1.0).to(importance.dtype)
 
     @property
-    def max_factor(self) -> float:
-        return self.factor
-
-    @property
     def label(self) -> str:
         return f"{self.share:.0%} {self.which} important"
 
@@ -162,10 +147,6 @@ class Graded:
         """factor^(1 − rank/last)."""
         last = max(importance.shape[1] - 1, 1)
         return torch.pow(self.factor, 1 - _ranks(importance, self.which).to(importance.dtype) / last)
-
-    @property
-    def max_factor(self) -> float:
-        return self.factor
 
     @property
     def label(self) -> str:
@@ -236,17 +217,12 @@ class ByImportance(Mechanism):
 
     def _figures(self, base: Price) -> Mapping[str, float]:
         """The base's figures: nominal ε and noise at both ends of the allocation, exact ε for the least noise."""
-        figures, label, factor = dict(base.figures), self.allocation.label, self.allocation.max_factor
+        figures, label, factor = dict(base.figures), self.allocation.label, self.allocation.factor
         if NOMINAL not in figures:
             return figures
         epsilon, noise = figures.pop(NOMINAL), figures.pop(NOISE_STD)
         levels = {f"{NOMINAL}, {label}": epsilon / factor, f"{NOMINAL}, all others": epsilon}
-        return {
-            **levels,
-            f"{NOISE_STD}, {label}": noise * factor,
-            f"{NOISE_STD}, all others": noise,
-            **figures,
-        }
+        return {**levels, f"{NOISE_STD}, {label}": noise * factor, f"{NOISE_STD}, all others": noise, **figures}
 
     def prepare(self, state: State, dry_run: DryRun | None) -> State:
         return self.base.prepare(state, dry_run)
