@@ -52,7 +52,6 @@ from tacit.engine.waves import (
     AutoLearner,
     StackedClients,
     divide,
-    divide_singly,
     single_thread,
 )
 from tacit.engine.worker import EvaluateJob, Trained, TrainJob, Worker
@@ -169,8 +168,11 @@ class Simulation:
         weights = initial_weights(self._untrained, self.task, self.seed, self.method.aggregator.models)
         state = self._with_layers(State(0, weights.to(self.device)))
         now = _round(self.method, len(self.task.population), RunKeys.before(self.seed), 0, 1)
+        public = None  # or the public data, as those of one client
+        if self.task.public is not None:
+            public = StackedClients(torch.zeros(1).long(), Population.of([self.task.public]), self.learner)
         with single_thread():
-            return prepare(self.method, state, self._public_wave(), now)
+            return prepare(self.method, state, public, now)
 
     def module(self, weights: Tensor) -> nn.Module:
         """A new module with these weights, in evaluation mode."""
@@ -214,12 +216,6 @@ class Simulation:
     def _with_layers(self, state: State) -> State:
         return replace(state, layers=self.layout.sizes, shapes=self.layout.shapes)
 
-    def _public_wave(self) -> StackedClients | None:
-        """The public data, as those of one client."""
-        if self.task.public is None:
-            return None
-        return StackedClients(torch.zeros(1).long(), Population.of([self.task.public]), self.learner)
-
 
 class RoundRunner:
     """Plays the rounds of one run: hands waves to the workers, folds their sums, and closes the round."""
@@ -251,7 +247,7 @@ class RoundRunner:
         clients = tuple(chain.from_iterable(wave.tolist() for wave in waves))
         down, received = self._download(state, clients, sent, now, total.tolerated)
         norm, variance, scale = self._diagnostics(total, results)
-        overhead = self.method.channel.overhead(now, total.tolerated)
+        overhead, measured = self.method.channel.overhead(now, total.tolerated), self.conversation.timings()
         report = Report(
             round=after.round,
             clients=clients,
@@ -266,7 +262,7 @@ class RoundRunner:
             overhead={name: each * now.cohort for name, each in overhead.items()},
             grid_step=total.grid_step,
             declined=tuple(declined.tolist()),
-            timings=self._timings(folded),
+            timings={"train": folded - sum(measured.values()), **measured} if measured else {},
         )
         learnt = {RECEIVED: received, PARTICIPATIONS: self._participations(state, cohort)}
         known = {name: value for name, value in learnt.items() if value is not None}
@@ -301,17 +297,12 @@ class RoundRunner:
     def _waves(self, cohort: Tensor, view: View) -> list[Tensor]:
         """The cohort in waves; under a mask, a client owns few weights and shares the others with its wave."""
         if self.waves == "single":
-            return divide_singly(cohort)
+            return list(cohort[:, None])  # as sites train
         population, least = self.task.population, self.worker.learner.min_wave_size
         mask = view.mask if self.method.trainer.masked else None
         if mask is None or self.worker.learner.kernels is None:
             return divide(cohort, population, view.weights.shape[-1], least)
         return divide(cohort, population, mask.numel(), least, FEWEST_MASKED)
-
-    def _timings(self, folded: float) -> dict[str, float]:
-        """Seconds by part of the round; the conversation's are part of the time in which waves were folded."""
-        measured = self.conversation.timings()
-        return {"train": folded - sum(measured.values()), **measured} if measured else {}
 
     def _diagnostics(self, total: Sum, results: list[Trained]) -> tuple[float | None, float | None, float | None]:
         """Norm of the messages, variance between clients and scale of their mean, if the server sees messages."""
@@ -356,7 +347,8 @@ class RoundRunner:
 
     def _fold(self, jobs: list[TrainJob], state: State, now: Round) -> tuple[Sum | None, list[Trained]]:
         """The round's sum, folded wave by wave in their order, and the waves' results; None: the cohort is empty."""
-        total, results, rows = None, [], _Rows(now.cohort)
+        total, results = None, []
+        rows, count = torch.empty(0), 0  # of a method that needs all messages at once
         soon = 2 * self.slots
         for job in jobs[:soon]:
             self._read_ahead(job)
@@ -367,47 +359,31 @@ class RoundRunner:
                 soon += 1
             part = self.worker.slot_content(job.slot, result)
             if not self.method.streams:
-                rows.add(part.total)
+                rows = part.total.new_empty(now.cohort, part.total.shape[1]) if count == 0 else rows
+                rows[count : count + len(part.total)] = part.total
+                count += len(part.total)
                 continue
             total = replace(part, total=part.total.clone()) if total is None else total + part
         if isinstance(self.method.mechanism.price(state.round), Unproved):  # else a round must not end by private data
             _check_delivered(state, results, self.task.population.x)
         if not self.method.streams:
-            total = self._sum_of_all(rows, results, state, now)
+            total = self._sum_of_all(rows[:count], results, state, now)
         return total, results
 
     def _read_ahead(self, job: TrainJob) -> None:
         """Of a population on disk, let the system read what a wave needs before a worker asks for it."""
         read_ahead(self.task.population, torch.from_numpy(job.clients))
 
-    def _sum_of_all(self, rows: "_Rows", results: list[Trained], state: State, now: Round) -> Sum | None:
+    def _sum_of_all(self, rows: Tensor, results: list[Trained], state: State, now: Round) -> Sum | None:
         """The sum of a method that needs all messages of a round at once."""
         clients = torch.tensor([client for result in results for client in result.wave_report.delivered])
         if len(clients) == 0:
             return None
         samples = self.task.population.sizes_of(clients) if self.method.weighted else None
         surplus = reduce(added, (result.part.surplus for result in results))
-        messages = Messages(clients, DenseRows(rows.all()), samples, results[0].part.grid_step, surplus)
+        messages = Messages(clients, DenseRows(rows), samples, results[0].part.grid_step, surplus)
         with single_thread():
             return aggregate_messages(self.method, self.conversation, state, messages, now)
-
-
-class _Rows:
-    """The rows of a whole cohort, in one tensor that is allocated once."""
-
-    def __init__(self, room: int) -> None:
-        self.room, self.count = room, 0
-        self.values: Tensor | None = None
-
-    def add(self, rows: Tensor) -> None:
-        if self.values is None:
-            self.values = rows.new_empty(self.room, rows.shape[1])
-        self.values[self.count : self.count + len(rows)] = rows
-        self.count += len(rows)
-
-    def all(self) -> Tensor:
-        assert self.values is not None
-        return self.values[: self.count]
 
 
 def variance_and_scale(total: Sum) -> tuple[float, float]:

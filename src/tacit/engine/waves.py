@@ -119,8 +119,16 @@ class StackedClients:
 
     def descend(self, weights: Tensor, descent: Descent) -> Rows:
         batches = plan_batches(self.population, self.clients, descent, weights.dtype)
-        with self._reported():
+        try:
             return self.learner.descend(weights, batches, descent, self.clients)
+        except TacitError:
+            raise
+        except (RuntimeError, ValueError, TypeError, IndexError, KeyError, AttributeError) as error:
+            whose = listed(map(self.population.label, self.clients.tolist()[:3]))
+            raise ModelError(
+                f"The model or the loss failed on a batch of {whose}{' and others' * (len(self.clients) > 3)}: "
+                f"{type(error).__name__}: {first_line(error)}. Batches can have any size from one sample on."
+            ) from error
 
     def clipped_sums(
         self, weights: Tensor, batches: Sequence[Tensor], clip: float, mask: Tensor | None
@@ -131,20 +139,6 @@ class StackedClients:
             x, y = population.x[index], population.y[index]
             found.append(self.learner.records.clipped_sum(own, x, y, clip, mask, counts))
         return found
-
-    @contextmanager
-    def _reported(self) -> Iterator[None]:
-        """What the user's module or loss raises, with the clients on which it failed."""
-        try:
-            yield
-        except TacitError:
-            raise
-        except (RuntimeError, ValueError, TypeError, IndexError, KeyError, AttributeError) as error:
-            whose = listed(map(self.population.label, self.clients.tolist()[:3]))
-            raise ModelError(
-                f"The model or the loss failed on a batch of {whose}{' and others' * (len(self.clients) > 3)}: "
-                f"{type(error).__name__}: {first_line(error)}. Batches can have any size from one sample on."
-            ) from error
 
     def perturbed_scores(self, weights: Tensor, perturbation: Perturbation) -> Tensor:
         pairs = zip(weights, self.clients.tolist(), strict=True)
@@ -157,11 +151,6 @@ class StackedClients:
 
     def keep(self, which: Tensor) -> "StackedClients":
         return replace(self, clients=self.clients[which])
-
-
-def divide_singly(cohort: Tensor) -> list[Tensor]:
-    """The cohort in waves of a single client each, in ascending order, as sites train."""
-    return list(cohort[:, None])
 
 
 def divide(cohort: Tensor, population: Population, owned: int, least: int, fewest: int = FEWEST_WAVES) -> list[Tensor]:

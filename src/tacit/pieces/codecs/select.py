@@ -156,8 +156,11 @@ class Select(Codec):
             return rows.select(view.mask)
         if not self._votes(now):
             raise WireError("Expected a mask: without it, clients would send another row than the method says.")
-        count = self.selection.size.count(rows.dim)
-        return DenseRows(torch.stack([_ballot(row, count) for row in rows.dense()]) if rows.count else rows.dense())
+        values, count = rows.dense(), self.selection.size.count(rows.dim)
+        ballots = torch.zeros_like(values)
+        for ballot, row in zip(ballots, values, strict=True):
+            ballot[largest(row.abs(), count)] = 1.0
+        return DenseRows(ballots)
 
     def decode(self, total: Tensor, state: State, now: Round) -> tuple[Tensor, State]:
         """The values at their coordinates, and −0 elsewhere: adding −0 changes no number, not even the sign of 0.
@@ -305,11 +308,6 @@ def largest(scores: Tensor, count: int) -> Tensor:
         [1, 2, 3]
     """
     return torch.sort(scores, descending=True, stable=True).indices[:count].sort().values
-
-
-def _ballot(row: Tensor, count: int) -> Tensor:
-    """1 at the `count` largest magnitudes of the row, 0 elsewhere."""
-    return torch.zeros_like(row).index_fill_(0, largest(row.abs(), count), 1.0)
 
 
 def _with_mask(state: State, mask: Tensor) -> State:

@@ -222,7 +222,8 @@ class DistributedGaussian(Mechanism):
         release = self.arithmetic.release(self.noise_multiplier, self._part(turnout))
         if release is None:
             return _price(self.clip, None)
-        adversary, constant = "anyone who receives the models or sees the sums", self._constant(turnout)
+        adversary = "anyone who receives the models or sees the sums"
+        constant = self.colluding == 0 and (turnout is None or self.tolerates(turnout))  # nobody's share is known
         return _price(self.clip, replace(release, adversary=adversary, constant=constant))
 
     def aggregate_noise(self, state: State, expected_cohort: float) -> AggregateNoise | None:
@@ -279,10 +280,6 @@ class DistributedGaussian(Mechanism):
         remaining = min(total.weight, float(noise.remaining(now.cohort))) if now.cohort else 1.0
         drawn = self.arithmetic.draw(total.total, noise, remaining, now.server.child("noise shares"), now)
         return replace(total, total=total.total + drawn, weight=now.expected_cohort, surplus=None)
-
-    def _constant(self, turnout: Turnout | None) -> bool:
-        """Whether the noise has the same variance for every cohort and loss, and the adversary knows nobody's share."""
-        return self.colluding == 0 and (turnout is None or self.tolerates(turnout))
 
     def _received_bound(self, view: View) -> Bound:
         """The bound in a broadcast; where the method fixes it, a client accepts no other."""

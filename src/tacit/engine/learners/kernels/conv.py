@@ -203,15 +203,12 @@ class MaskedConv:
         g = g.contiguous()
         below = None if self.lowest else self._input_gradient(g)
         if self.trains:
-            self._step(g)
+            at, like = self.mask.weights, self.weights.weight
+            for filters, gc, xc in zip(self.filters.flatten(1), g, self.x, strict=True):
+                filters[at] -= self.lr * self.weights.gradients(gc, xc, like, of=(False, True))[1].flatten()[at]
         if self.bias.trains:
             self.bias.step(g.sum((3, 4)), self.lr)
         return below
-
-    def _step(self, g: Tensor) -> None:
-        at, like = self.mask.weights, self.weights.weight
-        for filters, gc, xc in zip(self.filters.flatten(1), g, self.x, strict=True):
-            filters[at] -= self.lr * self.weights.gradients(gc, xc, like, of=(False, True))[1].flatten()[at]
 
     def _input_gradient(self, g: Tensor) -> Tensor:
         below = torch.empty_like(self.x)

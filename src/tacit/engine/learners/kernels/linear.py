@@ -269,8 +269,9 @@ class ScatteredLinear:
         if self.mask.gathers_gradient:
             x = self.x_transposed.index_select(1, self.column)
             self.values.sub_(g_transposed.index_select(1, self.row).mul_(x).sum(2), alpha=self.lr)
-        else:
-            self._step_whole(g)
+        else:  # accumulate whole updates and read the mask's coordinates; the other coordinates are never used
+            self.whole.baddbmm_(g.transpose(1, 2), self.x, alpha=-self.lr)
+            self.values = self.whole.view(len(g), -1).index_select(1, self.mask.weights)
         self.bias.step(g, self.lr)
         return below
 
@@ -278,11 +279,6 @@ class ScatteredLinear:
         below = (g.reshape(-1, g.shape[-1]) @ self.weights.matrix).view(*g.shape[:-1], -1)
         values = self.values.index_select(1, self.by_column)
         return below.add_(self.transposed_product.apply(g_transposed, values).transpose(1, 2))
-
-    def _step_whole(self, g: Tensor) -> None:
-        """Accumulate whole updates and read the mask's coordinates; the other coordinates are never used."""
-        self.whole.baddbmm_(g.transpose(1, 2), self.x, alpha=-self.lr)
-        self.values = self.whole.view(len(g), -1).index_select(1, self.mask.weights)
 
     def blocks(self) -> Blocks:
         return [DenseBlock(self.values), self.bias.block()]

@@ -122,22 +122,11 @@ def _traced(name: str, module: nn.Module) -> TracedLayer | None:
     return TracedLayer(module, tuple(parameters)) if is_known(module) else None
 
 
-def _flatten(start_dim: int = 0, end_dim: int = -1) -> nn.Module:
-    return nn.Flatten(start_dim, end_dim)
-
-
-_FUNCTIONS: dict[Any, Callable[..., nn.Module]] = {
-    F.relu: nn.ReLU,
-    torch.relu: nn.ReLU,
-    "relu": nn.ReLU,
-    F.sigmoid: nn.Sigmoid,
-    torch.sigmoid: nn.Sigmoid,
-    "sigmoid": nn.Sigmoid,
-    F.tanh: nn.Tanh,
-    torch.tanh: nn.Tanh,
-    "tanh": nn.Tanh,
-    torch.flatten: _flatten,
-    "flatten": _flatten,
+_FUNCTIONS: dict[Any, Callable[..., nn.Module]] = {  # by function, or by the name of a tensor's method
+    **dict.fromkeys((F.relu, torch.relu, "relu"), nn.ReLU),
+    **dict.fromkeys((F.sigmoid, torch.sigmoid, "sigmoid"), nn.Sigmoid),
+    **dict.fromkeys((F.tanh, torch.tanh, "tanh"), nn.Tanh),
+    **dict.fromkeys((torch.flatten, "flatten"), lambda start_dim=0, end_dim=-1: nn.Flatten(start_dim, end_dim)),
     F.max_pool2d: nn.MaxPool2d,
     F.avg_pool2d: nn.AvgPool2d,
 }

@@ -101,7 +101,8 @@ class BatchedRecords:
     def _gradients(self, job: "_Job", x: Tensor, y: Tensor, counts: Tensor | None) -> "list[_Part]":
         """The gradients of a few records, or the mean gradients of a few persons."""
         found = self.way.gradients(x, y, job.targets)
-        parts = [(job.targets[name], _at(part, job.targets[name].coordinates)) for name, part in found.items()]
+        pairs = [(job.targets[name], part) for name, part in found.items()]
+        parts = [(to, part if to.coordinates is None else part.at(to.coordinates)) for to, part in pairs]
         return parts if counts is None else [(target, part.averaged(counts)) for target, part in parts]
 
     def _of_one_person(self, job: "_Job", x: Tensor, y: Tensor, size: int) -> "list[_Part]":
@@ -154,10 +155,6 @@ def _few(x: Tensor, y: Tensor, counts: Tensor | None, size: int) -> Iterator[tup
             end = begin + sum(sizes[first:person])
             yield x[begin:end], y[begin:end], counts[first:person]
             begin, first, most = end, person, count
-
-
-def _at(gradients: RecordGradients, coordinates: Tensor | None) -> RecordGradients:
-    return gradients if coordinates is None else gradients.at(coordinates)
 
 
 def _norms(parts: list[RecordGradients], *, wide: bool) -> Tensor:
