@@ -11,6 +11,7 @@ from contextlib import closing
 from dataclasses import replace
 from functools import cached_property, partial, reduce
 from itertools import chain
+from math import inf
 
 import numpy as np
 import torch
@@ -230,7 +231,10 @@ class RoundRunner:
     def round(self, state: State) -> tuple[State, Report]:
         """The next state, and the report without metrics."""
         sampled, now = draw(self.method, len(self.task.population), self.keys.keys(state.round), state.round)
-        cohort, declined = self._willing(sampled, state)
+        most = self.method.terms.max_participations(state.dim)
+        before = state.memory.get(PARTICIPATIONS, empty_tally())
+        willing = counts_of(before, sampled) < (inf if most is None else most)
+        cohort, declined = sampled[willing], sampled[~willing]
         if len(cohort) < self.method.channel.min_cohort:  # ends like a round without clients, which reveals no size
             cohort = cohort[:0]
         now = replace(now, cohort=len(cohort))
@@ -264,7 +268,7 @@ class RoundRunner:
             declined=tuple(declined.tolist()),
             timings={"train": folded - sum(measured.values()), **measured} if measured else {},
         )
-        learnt = {RECEIVED: received, PARTICIPATIONS: self._participations(state, cohort)}
+        learnt = {RECEIVED: received, PARTICIPATIONS: None if most is None else with_one_more(before, cohort)}
         known = {name: value for name, value in learnt.items() if value is not None}
         return replace(after, memory={**after.memory, **known}), report
 
@@ -323,26 +327,11 @@ class RoundRunner:
         down = tuple(sizes[not before] for before in counts_of(received, mine).tolist())
         return down, with_one_more(received, mine)
 
-    def _willing(self, sampled: Tensor, state: State) -> tuple[Tensor, Tensor]:
-        """Of the sampled clients, those that take part and those that decline."""
-        most = self.method.terms.max_participations(state.dim)
-        if most is None:
-            return sampled, sampled[:0]
-        willing = counts_of(state.memory.get(PARTICIPATIONS, empty_tally()), sampled) < most
-        return sampled[willing], sampled[~willing]
-
-    def _participations(self, state: State, cohort: Tensor) -> Tensor | None:
-        """In how many rounds clients have taken part by now, if there is a limit to it."""
-        if self.method.terms.max_participations(state.dim) is None:
-            return None
-        return with_one_more(state.memory.get(PARTICIPATIONS, empty_tally()), cohort)
-
     def _jobs(self, state: State, waves: list[Tensor], now: SimulatedRound) -> list[TrainJob]:
         known = self.worker.initial_memory
         changed = {name: value for name, value in state.memory.items() if known.get(name) is not value}
         memory = {name: value.cpu().numpy() for name, value in changed.items() if not name.startswith(SERVER)}
-        here = now.of_clients()
-        dense = self.waves == "single"
+        here, dense = now.of_clients(), self.waves == "single"
         return [TrainJob(here, memory, wave.numpy(), i % self.slots, dense) for i, wave in enumerate(waves)]
 
     def _fold(self, jobs: list[TrainJob], state: State, now: Round) -> tuple[Sum | None, list[Trained]]:

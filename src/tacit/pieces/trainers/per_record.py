@@ -9,6 +9,7 @@ References: Abadi et al., Deep Learning with Differential Privacy, CCS 2016 (DP-
 Andrew et al., Differentially Private Learning with Adaptive Clipping, NeurIPS 2021.
 """
 
+from bisect import bisect_left
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import exp, log, log1p, sqrt
@@ -235,14 +236,9 @@ def largest_batch(samples: int, rate: float) -> int:
         >>> largest_batch(60_000, 512 / 60_000), largest_batch(50, 0.5), largest_batch(10, 1.0)
         (799, 50, 10)
     """
-    low, high = int(samples * rate), samples
-    while low < high:
-        middle = (low + high) // 2
-        if _log_tail(middle + 1, samples, rate) <= log(OVERFULL):
-            high = middle
-        else:
-            low = middle + 1
-    return low
+    sizes = range(int(samples * rate), samples)
+    rare = bisect_left(sizes, True, key=lambda size: _log_tail(size + 1, samples, rate) <= log(OVERFULL))
+    return sizes.start + rare
 
 
 def _log_tail(count: int, samples: int, rate: float) -> float:
