@@ -14,6 +14,7 @@ from functools import cached_property
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.modules.utils import _pair
 
 from tacit.engine.layout import per_client
 from tacit.engine.learners.kernels.layer_masks import LayerMask
@@ -33,11 +34,11 @@ class ConvWeights:
     bias: Tensor | None
 
     @cached_property
-    def padding(self) -> tuple[int, int]:
-        """Rows above and below, and columns at both sides."""
+    def geometry(self) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int]]:
+        """Stride, padding and dilation, of rows and columns."""
         padding = even_padding(self.module)
         assert padding is not None  # a chain has no other
-        return padding
+        return _pair(self.module.stride), padding, _pair(self.module.dilation)
 
     @property
     def patch_size(self) -> int:
@@ -51,21 +52,19 @@ class ConvWeights:
 
     def output_size(self, height: int, width: int) -> tuple[int, int]:
         """Height and width of the output."""
-        m = self.module
-        sides = zip((height, width), self.weight.shape[-2:], m.stride, self.padding, m.dilation, strict=True)
+        sides = zip((height, width), self.weight.shape[-2:], *self.geometry, strict=True)
         rows, columns = ((n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, p, d in sides)
         return rows, columns
 
     def apply(self, x: Tensor, filters: Tensor, biases: Sequence[Tensor | None] | Tensor) -> Tensor:
         """Every client's inputs through its own filters and bias."""
-        geometry = (self.module.stride, self.padding, self.module.dilation, self.module.groups)
+        geometry = (*self.geometry, self.module.groups)
         out = [F.conv2d(own, weight, bias, *geometry) for own, weight, bias in zip(x, filters, biases, strict=True)]
         return out[0][None] if len(out) == 1 else torch.stack(out)
 
     def gradients(self, g: Tensor, x: Tensor, weight: Tensor, *, of: tuple[bool, bool]) -> tuple[Tensor, Tensor]:
         """The gradients at the inputs and at the weights, of which those are computed that `of` names."""
-        m = self.module
-        geometry = (m.stride, self.padding, m.dilation, False, [0, 0], m.groups)
+        geometry = (*self.geometry, False, [0, 0], self.module.groups)
         gx, gw, _ = torch.ops.aten.convolution_backward(g, x, weight, None, *geometry, [*of, False])
         return gx, gw
 
@@ -112,7 +111,8 @@ class PatchConv:
 
     def _unfold(self, x: Tensor) -> Tensor:
         w = self.weights
-        columns = F.unfold(x.flatten(0, 1), w.module.kernel_size, w.module.dilation, w.padding, w.module.stride)
+        (stride, padding, dilation), kernel = w.geometry, (w.weight.shape[-2], w.weight.shape[-1])
+        columns = F.unfold(x.flatten(0, 1), kernel, dilation, padding, stride)
         if w.bias is not None:
             columns = F.pad(columns, (0, 0, 0, 1), value=1.0)
         return columns.transpose(1, 2).reshape(x.shape[0], -1, columns.shape[1])

@@ -86,8 +86,11 @@ class MaxPool2x2(nn.Module):
 
 def even_padding(module: nn.Conv2d) -> tuple[int, int] | None:
     """The rows above and below, and the columns at both sides, also of "same"; None if one side gets more."""
-    left, right, top, bottom = module._reversed_padding_repeated_twice
-    return (top, left) if (top, left) == (bottom, right) else None
+    if module.padding == "same":
+        rows, columns = (d * (k - 1) for d, k in zip(_pair(module.dilation), module.kernel_size, strict=True))
+        return None if rows % 2 or columns % 2 else (rows // 2, columns // 2)
+    rows, columns = _pair(0 if module.padding == "valid" else module.padding)
+    return rows, columns
 
 
 def _chain(nodes: list[fx.Node], modules: dict[str, nn.Module]) -> Chain | None:
