@@ -169,7 +169,7 @@ class SecureSumConversation(Conversation):
         channel, steps = self.channel, self.channel.message_format
         if not channel.conversation or messages.rows.count == 0:
             return add(messages)
-        parameters = channel.parameters(messages.rows.dim, now, messages.surplus and messages.surplus.tolerated)
+        parameters = channel.parameters(messages.rows.dim, now, _tolerated(messages.surplus))
         session = self._session(parameters, state, now)
         vectors = {client: steps.integers(messages, i) for i, client in enumerate(messages.clients.tolist())}
         others = (client for client in count() if client not in vectors)  # stand for clients that dropped out
@@ -188,7 +188,7 @@ class SecureSumConversation(Conversation):
         return add_noise(replace(total, total=_centred(total.total, total.grid_step.size, self.channel.bits)))
 
     def _check_enough(self, total: Sum, now: Round) -> None:
-        survivors, tolerated = int(total.weight), total.surplus and total.surplus.tolerated
+        survivors, tolerated = int(total.weight), _tolerated(total.surplus)
         required = self.channel.parameters(total.total.numel(), now, tolerated).min_survivors
         if survivors < required:
             shares = "" if tolerated is None else ", for which noise is added"
@@ -212,6 +212,11 @@ def opened_surplus(surplus: Surplus | None, outcome: SecaggOutcome, now: Round) 
     """The removable noise in a sum, by the seeds that clients opened; None if they add no noise in shares."""
     opened = {client: Key(seed) for client, seed in outcome.noise_seeds.items()}
     return surplus and Surplus(surplus.tolerated, opened, now.cohort - len(outcome.clients) + 1)
+
+
+def _tolerated(surplus: Surplus | None) -> int | None:
+    """For how many losses noise in shares provides; None: there is no such noise."""
+    return None if surplus is None else surplus.tolerated
 
 
 @cache
