@@ -65,7 +65,7 @@ def batch_of(case: str) -> tuple[nn.Module, Tensor, Tensor]:
 def tacit_step(model: nn.Module) -> Step:
     """The clipped sum by Tacit's engine."""
     from tacit.core import CrossEntropy
-    from tacit.engine.learners.records import AutoRecords
+    from tacit.engine.learners.records.record_learners import AutoRecords
 
     records, weights = AutoRecords(model, CrossEntropy()), flat(model)
     return lambda x, y: records.clipped_sum(weights, x, y, CLIP, None).total

@@ -37,11 +37,9 @@ class Pool(Protocol):
 
     def run(self, jobs: Sequence[Job], ahead: int) -> Iterator[Any]:
         """The jobs' results in order; at most `ahead` jobs are started before the first result is taken."""
-        ...
 
     def close(self) -> None:
         """End all processes."""
-        ...
 
 
 MakeWorker = Callable[[int], Worker]  # with so many slots

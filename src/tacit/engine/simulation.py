@@ -11,6 +11,7 @@ from contextlib import closing
 from dataclasses import replace
 from functools import cached_property, partial, reduce
 from itertools import chain
+from math import inf
 
 import numpy as np
 import torch
@@ -43,7 +44,7 @@ from tacit.core.worker_choice import WAVES, Waves, Workers
 from tacit.data import Population, Task
 from tacit.data.population_files import let_go, read_ahead
 from tacit.engine.layout import Layout, initial_weights, make_model
-from tacit.engine.learners.records import check_records
+from tacit.engine.learners.records.record_learners import check_records
 from tacit.engine.pool import Pool, choose_workers, open_pool
 from tacit.engine.tallies import counts_of, empty_tally, with_one_more
 from tacit.engine.waves import (
@@ -52,7 +53,6 @@ from tacit.engine.waves import (
     AutoLearner,
     StackedClients,
     divide,
-    divide_singly,
     single_thread,
 )
 from tacit.engine.worker import EvaluateJob, Trained, TrainJob, Worker
@@ -169,8 +169,11 @@ class Simulation:
         weights = initial_weights(self._untrained, self.task, self.seed, self.method.aggregator.models)
         state = self._with_layers(State(0, weights.to(self.device)))
         now = _round(self.method, len(self.task.population), RunKeys.before(self.seed), 0, 1)
+        public = None  # or the public data, as those of one client
+        if self.task.public is not None:
+            public = StackedClients(torch.zeros(1).long(), Population.of([self.task.public]), self.learner)
         with single_thread():
-            return prepare(self.method, state, self._public_wave(), now)
+            return prepare(self.method, state, public, now)
 
     def module(self, weights: Tensor) -> nn.Module:
         """A new module with these weights, in evaluation mode."""
@@ -214,12 +217,6 @@ class Simulation:
     def _with_layers(self, state: State) -> State:
         return replace(state, layers=self.layout.sizes, shapes=self.layout.shapes)
 
-    def _public_wave(self) -> StackedClients | None:
-        """The public data, as those of one client."""
-        if self.task.public is None:
-            return None
-        return StackedClients(torch.zeros(1).long(), Population.of([self.task.public]), self.learner)
-
 
 class RoundRunner:
     """Plays the rounds of one run: hands waves to the workers, folds their sums, and closes the round."""
@@ -234,7 +231,10 @@ class RoundRunner:
     def round(self, state: State) -> tuple[State, Report]:
         """The next state, and the report without metrics."""
         sampled, now = draw(self.method, len(self.task.population), self.keys.keys(state.round), state.round)
-        cohort, declined = self._willing(sampled, state)
+        most = self.method.terms.max_participations(state.dim)
+        before = state.memory.get(PARTICIPATIONS, empty_tally())
+        willing = counts_of(before, sampled) < (inf if most is None else most)
+        cohort, declined = sampled[willing], sampled[~willing]
         if len(cohort) < self.method.channel.min_cohort:  # ends like a round without clients, which reveals no size
             cohort = cohort[:0]
         now = replace(now, cohort=len(cohort))
@@ -243,13 +243,15 @@ class RoundRunner:
         began = time.perf_counter()
         total, results = self._fold(self._jobs(state, waves, now), state, now)
         folded = time.perf_counter() - began
-        total = total or self._empty_sum(sent, state, now)
+        if total is None:
+            nothing = no_messages(self.method, sent, state, now)
+            total = aggregate_messages(self.method, self.conversation, state, nothing, now)
         with single_thread():
             after = finish_round(self.method, self.conversation, state, total, now)
         clients = tuple(chain.from_iterable(wave.tolist() for wave in waves))
         down, received = self._download(state, clients, sent, now, total.tolerated)
         norm, variance, scale = self._diagnostics(total, results)
-        overhead = self.method.channel.overhead(now, total.tolerated)
+        overhead, measured = self.method.channel.overhead(now, total.tolerated), self.conversation.timings()
         report = Report(
             round=after.round,
             clients=clients,
@@ -264,9 +266,9 @@ class RoundRunner:
             overhead={name: each * now.cohort for name, each in overhead.items()},
             grid_step=total.grid_step,
             declined=tuple(declined.tolist()),
-            timings=self._timings(folded),
+            timings={"train": folded - sum(measured.values()), **measured} if measured else {},
         )
-        learnt = {RECEIVED: received, PARTICIPATIONS: self._participations(state, cohort)}
+        learnt = {RECEIVED: received, PARTICIPATIONS: None if most is None else with_one_more(before, cohort)}
         known = {name: value for name, value in learnt.items() if value is not None}
         return replace(after, memory={**after.memory, **known}), report
 
@@ -299,17 +301,12 @@ class RoundRunner:
     def _waves(self, cohort: Tensor, view: View) -> list[Tensor]:
         """The cohort in waves; under a mask, a client owns few weights and shares the others with its wave."""
         if self.waves == "single":
-            return divide_singly(cohort)
+            return list(cohort[:, None])  # as sites train
         population, least = self.task.population, self.worker.learner.min_wave_size
         mask = view.mask if self.method.trainer.masked else None
         if mask is None or self.worker.learner.kernels is None:
             return divide(cohort, population, view.weights.shape[-1], least)
         return divide(cohort, population, mask.numel(), least, FEWEST_MASKED)
-
-    def _timings(self, folded: float) -> dict[str, float]:
-        """Seconds by part of the round; the conversation's are part of the time in which waves were folded."""
-        measured = self.conversation.timings()
-        return {"train": folded - sum(measured.values()), **measured} if measured else {}
 
     def _diagnostics(self, total: Sum, results: list[Trained]) -> tuple[float | None, float | None, float | None]:
         """Norm of the messages, variance between clients and scale of their mean, if the server sees messages."""
@@ -330,31 +327,17 @@ class RoundRunner:
         down = tuple(sizes[not before] for before in counts_of(received, mine).tolist())
         return down, with_one_more(received, mine)
 
-    def _willing(self, sampled: Tensor, state: State) -> tuple[Tensor, Tensor]:
-        """Of the sampled clients, those that take part and those that decline."""
-        most = self.method.terms.max_participations(state.dim)
-        if most is None:
-            return sampled, sampled[:0]
-        willing = counts_of(state.memory.get(PARTICIPATIONS, empty_tally()), sampled) < most
-        return sampled[willing], sampled[~willing]
-
-    def _participations(self, state: State, cohort: Tensor) -> Tensor | None:
-        """In how many rounds clients have taken part by now, if there is a limit to it."""
-        if self.method.terms.max_participations(state.dim) is None:
-            return None
-        return with_one_more(state.memory.get(PARTICIPATIONS, empty_tally()), cohort)
-
     def _jobs(self, state: State, waves: list[Tensor], now: SimulatedRound) -> list[TrainJob]:
         known = self.worker.initial_memory
         changed = {name: value for name, value in state.memory.items() if known.get(name) is not value}
         memory = {name: value.cpu().numpy() for name, value in changed.items() if not name.startswith(SERVER)}
-        here = now.of_clients()
-        dense = self.waves == "single"
+        here, dense = now.of_clients(), self.waves == "single"
         return [TrainJob(here, memory, wave.numpy(), i % self.slots, dense) for i, wave in enumerate(waves)]
 
     def _fold(self, jobs: list[TrainJob], state: State, now: Round) -> tuple[Sum | None, list[Trained]]:
         """The round's sum, folded wave by wave in their order, and the waves' results; None: the cohort is empty."""
-        total, results, rows = None, [], _Rows(now.cohort)
+        total, results = None, []
+        rows, count = torch.empty(0), 0  # of a method that needs all messages at once
         soon = 2 * self.slots
         for job in jobs[:soon]:
             self._read_ahead(job)
@@ -365,51 +348,31 @@ class RoundRunner:
                 soon += 1
             part = self.worker.slot_content(job.slot, result)
             if not self.method.streams:
-                rows.add(part.total)
+                rows = part.total.new_empty(now.cohort, part.total.shape[1]) if count == 0 else rows
+                rows[count : count + len(part.total)] = part.total
+                count += len(part.total)
                 continue
             total = replace(part, total=part.total.clone()) if total is None else total + part
         if isinstance(self.method.mechanism.price(state.round), Unproved):  # else a round must not end by private data
             _check_delivered(state, results, self.task.population.x)
         if not self.method.streams:
-            total = self._sum_of_all(rows, results, state, now)
+            total = self._sum_of_all(rows[:count], results, state, now)
         return total, results
 
     def _read_ahead(self, job: TrainJob) -> None:
         """Of a population on disk, let the system read what a wave needs before a worker asks for it."""
         read_ahead(self.task.population, torch.from_numpy(job.clients))
 
-    def _empty_sum(self, sent: Broadcast, state: State, now: Round) -> Sum:
-        nothing = no_messages(self.method, sent, state, now)
-        return aggregate_messages(self.method, self.conversation, state, nothing, now)
-
-    def _sum_of_all(self, rows: "_Rows", results: list[Trained], state: State, now: Round) -> Sum | None:
+    def _sum_of_all(self, rows: Tensor, results: list[Trained], state: State, now: Round) -> Sum | None:
         """The sum of a method that needs all messages of a round at once."""
         clients = torch.tensor([client for result in results for client in result.wave_report.delivered])
         if len(clients) == 0:
             return None
         samples = self.task.population.sizes_of(clients) if self.method.weighted else None
         surplus = reduce(added, (result.part.surplus for result in results))
-        messages = Messages(clients, DenseRows(rows.all()), samples, results[0].part.grid_step, surplus)
+        messages = Messages(clients, DenseRows(rows), samples, results[0].part.grid_step, surplus)
         with single_thread():
             return aggregate_messages(self.method, self.conversation, state, messages, now)
-
-
-class _Rows:
-    """The rows of a whole cohort, in one tensor that is allocated once."""
-
-    def __init__(self, room: int) -> None:
-        self.room, self.count = room, 0
-        self.values: Tensor | None = None
-
-    def add(self, rows: Tensor) -> None:
-        if self.values is None:
-            self.values = rows.new_empty(self.room, rows.shape[1])
-        self.values[self.count : self.count + len(rows)] = rows
-        self.count += len(rows)
-
-    def all(self) -> Tensor:
-        assert self.values is not None
-        return self.values[: self.count]
 
 
 def variance_and_scale(total: Sum) -> tuple[float, float]:

@@ -9,13 +9,12 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from tacit.core import Messages, Method, SeededKeys, SimulatedRound, View
+from tacit.core import Messages, Method, SeededKeys, SimulatedRound, View, Wave
 from tacit.core.server_half import broadcast, client_view
 from tacit.core.worker_choice import Workers
 from tacit.data import Task
-from tacit.engine.layout import make_model
-from tacit.engine.simulation import draw, initial_state, rounds
-from tacit.engine.waves import AutoLearner, StackedClients, single_thread
+from tacit.engine.simulation import draw, initial_state, rounds, waves
+from tacit.engine.waves import single_thread
 from tacit.errors import expect
 
 
@@ -32,7 +31,7 @@ class ClientTrace:
 
     messages: Messages
     view: View
-    data: StackedClients
+    data: Wave
     now: SimulatedRound
 
 
@@ -61,8 +60,7 @@ def client_traces(
     wanted = sorted(set(at))
     expect(bool(wanted) and wanted[0] >= 1, f"at={[*at]} to list rounds, counted from 1")
     expect(0 <= client < len(task.population), f"client={client} in [0, {len(task.population)})")
-    learner = AutoLearner(make_model(task, seed), task.loss, like=task.population[0])
-    wave = StackedClients(torch.tensor([client]), task.population, learner)
+    wave = waves(task, seed)(torch.tensor([client]))
     state = initial_state(method, task, seed)
     for number in wanted:
         if state.round < number - 1:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Protocol, Self
+from typing import Self
 
 import torch
 from torch import Tensor, nn
@@ -24,7 +24,7 @@ from tacit.engine.batches import Batches, plan_batches
 from tacit.engine.layout import Layout, has_batch_statistics, has_dropout, is_slow_under_vmap
 from tacit.engine.learners.functional import FunctionalLearner
 from tacit.engine.learners.kernels import KernelLearner, kernel_learner
-from tacit.engine.learners.records import CANNOT_MAP, AutoRecords, RecordLearner
+from tacit.engine.learners.records.record_learners import CANNOT_MAP, AutoRecords
 from tacit.engine.learners.reference import ReferenceLearner
 from tacit.engine.scoring import HypothesisScorer
 from tacit.errors import ModelError, TacitError
@@ -36,30 +36,6 @@ FEWEST_WAVES = 8  # so that several workers share a small cohort
 LIGHT = 1 << 12  # products per local step below which one large wave is faster than several
 FEWEST_MASKED = 4  # a wave shares most weights, so larger waves pay: each of 25 clients costs 17 % less than of 10
 _ONE_STEP = Descent(1.0, 1, None, None, 0.0, 0.0, ClientKeys(Key.from_seed(0)))
-
-
-class Learner(Protocol):
-    """Trains a wave of clients."""
-
-    scorer: HypothesisScorer
-
-    @property
-    def records(self) -> RecordLearner:
-        """How gradients of single records are clipped and summed."""
-        ...
-
-    @property
-    def layout(self) -> Layout:
-        """The positions of the model's parameters in a row."""
-        ...
-
-    def descend(self, weights: Tensor, batches: Batches, descent: Descent, clients: Tensor) -> Rows:
-        """The update of every client, all from one vector of weights or each from its own row."""
-        ...
-
-    def perturbed_scores(self, weights: Tensor, data: Samples, perturbation: Perturbation) -> Tensor:
-        """The scores of one client's weights on its data, (1 + groups,): unperturbed, and with each group perturbed."""
-        ...
 
 
 class AutoLearner:
@@ -106,14 +82,19 @@ class AutoLearner:
         return 10 if self.kernels is not None else 4
 
     def descend(self, weights: Tensor, batches: Batches, descent: Descent, clients: Tensor) -> Rows:
+        """The update of every client, all from one vector of weights or each from its own row."""
         kernels = self.kernels
         if kernels is not None and kernels.supports(weights, batches, descent):
             return kernels.descend(weights, batches, descent, clients)
         return self.fallback.descend(weights, batches, descent, clients)
 
     def perturbed_scores(self, weights: Tensor, data: Samples, perturbation: Perturbation) -> Tensor:
+        """The scores of one client's weights on its data, (1 + groups,): unperturbed, and with each group perturbed."""
         scores = None if self.kernels is None else self.kernels.perturbed_scores(weights, data, perturbation)
         return self.fallback.perturbed_scores(weights, data, perturbation) if scores is None else scores
+
+
+Learner = AutoLearner | ReferenceLearner
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,8 +119,16 @@ class StackedClients:
 
     def descend(self, weights: Tensor, descent: Descent) -> Rows:
         batches = plan_batches(self.population, self.clients, descent, weights.dtype)
-        with self._reported():
+        try:
             return self.learner.descend(weights, batches, descent, self.clients)
+        except TacitError:
+            raise
+        except (RuntimeError, ValueError, TypeError, IndexError, KeyError, AttributeError) as error:
+            whose = listed(map(self.population.label, self.clients.tolist()[:3]))
+            raise ModelError(
+                f"The model or the loss failed on a batch of {whose}{' and others' * (len(self.clients) > 3)}: "
+                f"{type(error).__name__}: {first_line(error)}. Batches can have any size from one sample on."
+            ) from error
 
     def clipped_sums(
         self, weights: Tensor, batches: Sequence[Tensor], clip: float, mask: Tensor | None
@@ -150,20 +139,6 @@ class StackedClients:
             x, y = population.x[index], population.y[index]
             found.append(self.learner.records.clipped_sum(own, x, y, clip, mask, counts))
         return found
-
-    @contextmanager
-    def _reported(self) -> Iterator[None]:
-        """What the user's module or loss raises, with the clients on which it failed."""
-        try:
-            yield
-        except TacitError:
-            raise
-        except (RuntimeError, ValueError, TypeError, IndexError, KeyError, AttributeError) as error:
-            whose = listed(map(self.population.label, self.clients.tolist()[:3]))
-            raise ModelError(
-                f"The model or the loss failed on a batch of {whose}{' and others' * (len(self.clients) > 3)}: "
-                f"{type(error).__name__}: {first_line(error)}. Batches can have any size from one sample on."
-            ) from error
 
     def perturbed_scores(self, weights: Tensor, perturbation: Perturbation) -> Tensor:
         pairs = zip(weights, self.clients.tolist(), strict=True)
@@ -176,11 +151,6 @@ class StackedClients:
 
     def keep(self, which: Tensor) -> "StackedClients":
         return replace(self, clients=self.clients[which])
-
-
-def divide_singly(cohort: Tensor) -> list[Tensor]:
-    """The cohort in waves of a single client each, in ascending order, as sites train."""
-    return list(cohort[:, None])
 
 
 def divide(cohort: Tensor, population: Population, owned: int, least: int, fewest: int = FEWEST_WAVES) -> list[Tensor]:

@@ -30,9 +30,7 @@ class TrainJob:
     """One wave of a round; its sum (or its rows, if the method needs them) goes to a slot."""
 
     now: ClientRound
-    memory: Mapping[
-        str, NDArray[np.generic]
-    ]  # what the server's pieces remember that changed since the workers started
+    memory: Mapping[str, NDArray[np.generic]]  # of the server's pieces, what changed since the workers started
     clients: NDArray[np.int64]
     slot: int
     dense: bool = False  # rows as they are on the wire, not in a factored form
@@ -71,7 +69,7 @@ class Worker:
         self.initial_memory = dict(state.memory)  # known to every worker process when it starts
         self.layout, self.forward = Layout.of(model), evaluation_module(model)
         self.weights = shared(state.weights.numel(), state.weights).view(state.weights.shape)
-        rows = 1 if method.streams else max_rows(task)
+        rows = 1 if method.streams else min(LARGEST, len(task.population))
         room = rows * state.dim * WIDEST
         octets = torch.empty(0, dtype=torch.uint8, device=state.weights.device)
         self.slots = [shared(room, octets) for _ in range(slots)]
@@ -153,11 +151,6 @@ class Worker:
 
 def _made_anew(method: Method, task: Task, model: nn.Module, state: State, before: Key) -> Worker:
     return Worker(method, task, model, AutoLearner.of(model, task), state, before, 1)
-
-
-def max_rows(task: Task) -> int:
-    """The largest number of rows in a wave."""
-    return min(LARGEST, len(task.population))
 
 
 def shared(count: int, like: Tensor) -> Tensor:

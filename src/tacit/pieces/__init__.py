@@ -3,100 +3,28 @@
 import sys
 from typing import TYPE_CHECKING
 
-from tacit.core import Add, Compact, Csr, Identity, Mean, NoNoise, Plain
+from tacit.core import Compact, Csr
 from tacit.core.plain_form import allow
-from tacit.pieces import channels
-from tacit.pieces.aggregators import KMeans, WeightedMean
-from tacit.pieces.channels import IdealSum, SecureSum
-from tacit.pieces.codecs import FixedRandom, RandomK, Select, Sense, Size, TopK, Vote
-from tacit.pieces.mechanisms import (
-    AccuracySensitivity,
-    ByImportance,
-    CentralGaussian,
-    DistributedGaussian,
-    EllipsoidClip,
-    FixedClip,
-    Graded,
-    Grid,
-    InputFeatures,
-    MedianClip,
-    MetricLaplace,
-    NbaflGaussian,
-    PublicClip,
-    PublicMovement,
-    QuantileClip,
-    Reals,
-    RecordClip,
-    ReleasedMovement,
-    SingleWeights,
-    TwoLevel,
-    WeightVariance,
-)
-from tacit.pieces.samplers import Everyone, FixedSize, Growing, Poisson
-from tacit.pieces.servers import Momentum, Replace
-from tacit.pieces.trainers import AdmmPrune, BestOf, DpSgd, Keep, MagnitudePrune, Masked, RecordGradient, Schedule, Sgd
+from tacit.pieces import aggregators, channels, codecs, mechanisms, samplers, servers, trainers
+from tacit.pieces.aggregators import *
+from tacit.pieces.channels import IdealSum, Plain, SecureSum
+from tacit.pieces.codecs import *
+from tacit.pieces.mechanisms import *
+from tacit.pieces.samplers import *
+from tacit.pieces.servers import *
+from tacit.pieces.trainers import *
 
 if TYPE_CHECKING:
     from tacit.pieces.channels import Enclave
 
-__all__ = [
-    "AccuracySensitivity",
-    "Add",
-    "AdmmPrune",
-    "BestOf",
-    "ByImportance",
-    "CentralGaussian",
-    "Compact",
-    "Csr",
-    "DistributedGaussian",
-    "DpSgd",
-    "EllipsoidClip",
-    "Enclave",
-    "Everyone",
-    "FixedClip",
-    "FixedRandom",
-    "FixedSize",
-    "Graded",
-    "Grid",
-    "Growing",
-    "IdealSum",
-    "Identity",
-    "InputFeatures",
-    "KMeans",
-    "Keep",
-    "MagnitudePrune",
-    "Masked",
-    "Mean",
-    "MedianClip",
-    "MetricLaplace",
-    "Momentum",
-    "NbaflGaussian",
-    "NoNoise",
-    "Plain",
-    "Poisson",
-    "PublicClip",
-    "PublicMovement",
-    "QuantileClip",
-    "RandomK",
-    "Reals",
-    "RecordClip",
-    "RecordGradient",
-    "ReleasedMovement",
-    "Replace",
-    "Schedule",
-    "SecureSum",
-    "Select",
-    "Sense",
-    "Sgd",
-    "SingleWeights",
-    "Size",
-    "TopK",
-    "TwoLevel",
-    "Vote",
-    "WeightVariance",
-    "WeightedMean",
-]
-
+__all__ = ["Compact", "Csr", "Enclave", "IdealSum", "Plain", "SecureSum"]
+__all__ += aggregators.__all__
+__all__ += codecs.__all__
+__all__ += mechanisms.__all__
+__all__ += samplers.__all__
+__all__ += servers.__all__
+__all__ += trainers.__all__
+__all__.sort()
 
 allow(sys.modules[__name__])  # methods in their canonical form may name these
 

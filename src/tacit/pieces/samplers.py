@@ -15,6 +15,8 @@ from tacit.core.keys import FEW, Key
 from tacit.core.prices import Sampling
 from tacit.errors import expect
 
+__all__ = ["Everyone", "FixedSize", "Growing", "Poisson"]
+
 
 @dataclass(frozen=True)
 class Everyone(Sampler):

@@ -13,9 +13,8 @@ from record_models import ALL, RULES, Make, model_of, records, weights_of
 from tacit.core import CrossEntropy, Loss, MeanSquared
 from tacit.core.losses import FunctionLoss
 from tacit.data.adapted import AdaptedModel, InputFields
-from tacit.engine.learners.records import AutoRecords, ReferenceRecords
 from tacit.engine.learners.records.independence import traced, treats_records_alone
-from tacit.engine.learners.records.record_learners import BatchedRecords
+from tacit.engine.learners.records.record_learners import AutoRecords, BatchedRecords, ReferenceRecords
 from tacit.engine.learners.records.ways import LayerRules, MappedGradient
 from tacit.errors import ModelError
 from tacit.tasks.models import MODELS

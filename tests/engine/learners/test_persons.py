@@ -17,8 +17,8 @@ from record_models import (
     weights_of,
 )
 from tacit.core import CrossEntropy
-from tacit.engine.learners.records import AutoRecords, ReferenceRecords, record_learners
-from tacit.engine.learners.records.record_learners import BatchedRecords, _few
+from tacit.engine.learners.records import record_learners
+from tacit.engine.learners.records.record_learners import AutoRecords, BatchedRecords, ReferenceRecords, _few
 from tacit.engine.learners.records.ways import LayerRules
 
 COUNTS = torch.tensor([1, 3, 2, 1])

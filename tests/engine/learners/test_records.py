@@ -25,13 +25,7 @@ from record_models import (
 from tacit.core import BinaryCrossEntropy, CrossEntropy, Loss, MeanSquared, RootBrier, RootMeanSquared
 from tacit.core.rows import DEPTH
 from tacit.engine.layout import has_dropout
-from tacit.engine.learners.records import (
-    AutoRecords,
-    RecordLearner,
-    ReferenceRecords,
-    check_records,
-    record_learners,
-)
+from tacit.engine.learners.records import record_learners
 from tacit.engine.learners.records.gradients import (
     FormedGradients,
     GramGradients,
@@ -40,9 +34,11 @@ from tacit.engine.learners.records.gradients import (
     RecordGradients,
     product_gradients,
 )
-from tacit.engine.learners.records.record_learners import BatchedRecords
+from tacit.engine.learners.records.record_learners import AutoRecords, BatchedRecords, ReferenceRecords, check_records
 from tacit.engine.learners.records.ways import LayerRules, MappedGradient
 from tacit.errors import ModelError
+
+Way = AutoRecords | ReferenceRecords
 
 
 @every_model
@@ -93,7 +89,7 @@ def test_torch_func_agrees_with_the_rules(make: Make) -> None:
 def test_other_losses(loss: Loss) -> None:
     model = model_of(lambda: nn.Linear(64, 3))
     x, y = torch.randn(5, 64), torch.rand(5, 3)
-    ways: tuple[RecordLearner, ...] = (AutoRecords(model, loss), ReferenceRecords(model, loss))
+    ways: tuple[Way, ...] = (AutoRecords(model, loss), ReferenceRecords(model, loss))
     one, other = (way.clipped_sum(weights_of(model), x, y, 0.1, None).total for way in ways)
     torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-7)
 
@@ -109,7 +105,10 @@ def test_the_sum_does_not_depend_on_how_many_records_are_computed_at_once(monkey
 
 def test_float64_models_are_summed_in_float64() -> None:
     model, (x, y) = model_of(Convolutions).double(), records(Convolutions)
-    ways: tuple[RecordLearner, ...] = (AutoRecords(model, CrossEntropy()), ReferenceRecords(model, CrossEntropy()))
+    ways: tuple[Way, ...] = (
+        AutoRecords(model, CrossEntropy()),
+        ReferenceRecords(model, CrossEntropy()),
+    )
     one, other = (way.clipped_sum(weights_of(model), x.double(), y, 0.3, None).total for way in ways)
     torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-14)
 

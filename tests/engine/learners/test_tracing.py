@@ -6,7 +6,8 @@ from torch import Tensor, nn
 
 import zoo
 from tacit.engine.layout import Layout
-from tacit.engine.learners.kernels.tracing import Kind, MaxPool2x2, evaluation_module, trace_chain
+from tacit.engine.learners.kernels.conv import ConvWeights
+from tacit.engine.learners.kernels.tracing import MaxPool2x2, evaluation_module, even_padding, trace_chain
 
 
 class Tied(nn.Module):
@@ -75,13 +76,18 @@ def test_names_are_those_of_the_parameters() -> None:
 def test_kinds_are_those_of_the_modules_and_of_the_functions_that_are_called() -> None:
     chain = trace_chain(zoo.FunctionalCalls())
     assert chain is not None
-    assert [layer.kind for layer in chain] == [
-        Kind.CONVOLUTION,
-        Kind.MAX_POOL,
-        Kind.RELU,
-        Kind.FLATTEN,
-        Kind.LINEAR,
-    ]
+    assert [layer.kind for layer in chain] == [nn.Conv2d, nn.MaxPool2d, nn.ReLU, nn.Flatten, nn.Linear]
+
+
+def test_geometry_that_is_changed_after_construction_is_that_of_the_forward_pass() -> None:
+    conv = nn.Conv2d(1, 2, 3, padding=1)
+    conv.stride, conv.padding, conv.dilation = 2, (2, 0), (1, 2)  # type: ignore[assignment]
+    x = torch.randn(1, 4, 1, 9, 9)
+    weights = ConvWeights(conv, conv.weight, conv.bias)
+    torch.testing.assert_close(weights.apply(x, conv.weight[None], [conv.bias])[0], conv(x[0]))
+    assert even_padding(nn.Conv2d(1, 1, (3, 5), padding="same")) == (1, 2)
+    assert even_padding(nn.Conv2d(1, 1, 2, padding="same")) is None
+    assert even_padding(nn.Conv2d(1, 1, 3, padding="valid")) == (0, 0)
 
 
 def test_hooks_are_not_ignored() -> None:

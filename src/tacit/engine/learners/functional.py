@@ -12,6 +12,7 @@ from tacit.data import Samples
 from tacit.engine.batches import Batches
 from tacit.engine.layout import Layout, StartingWeights
 
+_ByName = dict[str, Tensor]  # by the names of parameters
 CANDIDATES_PER_PASS = 16  # perturbed weights whose outputs are computed together
 
 
@@ -34,7 +35,7 @@ class FunctionalLearner:
             gradients = self.gradient(parameters, x, y, batches.weights(step))
             if descent.proximal is not None:
                 self._add_proximal_gradient(parameters, gradients, descent.proximal)
-            self._step(parameters, gradients, velocity, descent, batches.active(step))
+            _step(parameters, gradients, velocity, descent, batches.active(step))
             start.restore(trained)
         return start.updates(trained)
 
@@ -53,38 +54,30 @@ class FunctionalLearner:
         outputs = functional_call(self.model, parameters, (x,))
         return self.loss.from_mean((self.loss.per_sample(outputs, y) * weight).sum())
 
-    def _add_proximal_gradient(
-        self, parameters: dict[str, Tensor], gradients: dict[str, Tensor], proximal: ProximalTerm
-    ) -> None:
+    def _add_proximal_gradient(self, parameters: _ByName, gradients: _ByName, proximal: ProximalTerm) -> None:
         targets = self.layout.views(proximal.target)
         for name, strength in zip(parameters, proximal.strengths, strict=True):
             if strength:
                 gradients[name] = gradients[name].add(parameters[name] - targets[name], alpha=strength)
 
-    def _step(
-        self,
-        parameters: dict[str, Tensor],
-        gradients: dict[str, Tensor],
-        velocity: dict[str, Tensor] | None,
-        descent: Descent,
-        active: Tensor,
-    ) -> None:
-        """One step in place; a client that has finished does not change, whatever its momentum or decay."""
-        finished = None if bool(active.all()) else ~active
-        if descent.clip is not None:
-            gradients = _clipped(gradients, descent.clip)
-        for name, parameter in parameters.items():
-            direction = gradients[name]
-            if descent.weight_decay:
-                direction = direction.add(parameter, alpha=descent.weight_decay)
-            if velocity is not None:
-                direction = velocity[name].mul_(descent.momentum).add_(direction)
-            if finished is not None:
-                direction = direction.masked_fill(finished.view(-1, *[1] * (direction.dim() - 1)), 0.0)
-            parameter.add_(direction, alpha=-descent.lr)
+
+def _step(parameters: _ByName, gradients: _ByName, velocity: _ByName | None, descent: Descent, active: Tensor) -> None:
+    """One step in place; a client that has finished does not change, whatever its momentum or decay."""
+    finished = None if bool(active.all()) else ~active
+    if descent.clip is not None:
+        gradients = _clipped(gradients, descent.clip)
+    for name, parameter in parameters.items():
+        direction = gradients[name]
+        if descent.weight_decay:
+            direction = direction.add(parameter, alpha=descent.weight_decay)
+        if velocity is not None:
+            direction = velocity[name].mul_(descent.momentum).add_(direction)
+        if finished is not None:
+            direction = direction.masked_fill(finished.view(-1, *[1] * (direction.dim() - 1)), 0.0)
+        parameter.add_(direction, alpha=-descent.lr)
 
 
-def _clipped(gradients: dict[str, Tensor], clip: float) -> dict[str, Tensor]:
+def _clipped(gradients: _ByName, clip: float) -> _ByName:
     """Every client's gradient, scaled down as a whole to a norm of at most `clip`."""
     norms = torch.stack([g.flatten(1).norm(dim=1) for g in gradients.values()]).norm(dim=0)
     factors = (clip / norms).clamp(max=1)

@@ -10,7 +10,7 @@ import copy
 import torch
 from torch import Tensor, nn
 
-from tacit.core import DenseRows, Descent, Key, Loss, MaskedRows, Perturbation, ProximalTerm
+from tacit.core import DenseRows, Descent, Loss, MaskedRows, Perturbation, ProximalTerm
 from tacit.core.losses import scores
 from tacit.data import Samples
 from tacit.engine.batches import Batches
@@ -35,7 +35,7 @@ class ReferenceLearner:
         trained = start.copies(len(clients))
         for row, client in enumerate(clients.tolist()):
             with torch.random.fork_rng(devices=[]):  # a forward pass may be random without a module of dropout
-                torch.manual_seed(dropout_key(descent, client).integer())
+                torch.manual_seed(descent.keys.child("dropout").of(client).integer())
                 self._train(trained[row], batches, descent, row, start.of(row))
         return start.updates(trained)
 
@@ -54,7 +54,6 @@ class ReferenceLearner:
         for parameter, view in zip(self.parameters, self.layout.views(flat).values(), strict=True):
             parameter.data = view
         velocity = [torch.zeros_like(p) for p in self.parameters] if descent.momentum else None
-        targets = None if descent.proximal is None else self.layout.views(descent.proximal.target[row])
         for step in range(batches.steps):
             x, y = batches.unpadded(row, step)
             if len(x) == 0:
@@ -62,15 +61,14 @@ class ReferenceLearner:
             loss = self.loss.from_mean(self.loss.per_sample(self.model(x), y).mean())
             gradients = list(torch.autograd.grad(loss, self.parameters, allow_unused=True, materialize_grads=True))
             with torch.no_grad():
-                if descent.proximal is not None and targets is not None:
-                    self._add_proximal_gradient(gradients, targets, descent.proximal)
+                if descent.proximal is not None:
+                    self._add_proximal_gradient(gradients, descent.proximal, row)
                 self._step(gradients, velocity, descent)
                 start.restore(flat)
 
-    def _add_proximal_gradient(
-        self, gradients: list[Tensor], targets: dict[str, Tensor], proximal: ProximalTerm
-    ) -> None:
-        pairs = zip(gradients, self.parameters, targets.values(), proximal.strengths, strict=True)
+    def _add_proximal_gradient(self, gradients: list[Tensor], proximal: ProximalTerm, row: int) -> None:
+        targets = self.layout.views(proximal.target[row]).values()
+        pairs = zip(gradients, self.parameters, targets, proximal.strengths, strict=True)
         for gradient, parameter, target, strength in pairs:
             if strength:
                 gradient.add_(parameter - target, alpha=strength)
@@ -86,8 +84,3 @@ class ReferenceLearner:
             torch._foreach_add_(velocity, gradients)
             gradients = velocity
         torch._foreach_add_(self.parameters, gradients, alpha=-descent.lr)
-
-
-def dropout_key(descent: Descent, client: int) -> Key:
-    """The random stream of a client's dropout in this round."""
-    return descent.keys.child("dropout").of(client)

@@ -12,7 +12,7 @@ import socket
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,6 @@ except ImportError as missing:
 __all__ = ["Actor", "RayCluster", "end_actor", "forget_token", "joined", "ray", "ray_cluster", "ray_constants"]
 
 Actor = Any  # a handle of Ray's
-_CLIENT = "ray://"
 REACHABLE = 10.0  # seconds in which the address of a cluster has to accept a connection
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _current: "RayCluster | None" = None
@@ -129,15 +128,12 @@ def _started(cores: int) -> RayCluster:
 
 def _connect(address: str) -> None:
     """Join a running cluster; raises `UserError` where none answers, or where it does not admit us."""
-    host, _, port = address.removeprefix(_CLIENT).rpartition(":")
+    host, _, port = address.removeprefix("ray://").rpartition(":")
     if host and address != "auto":
         _check_reachable(host, int(port))
     forget_token()
     try:
-        if host in LOOPBACK:
-            with _loopback():
-                _init(address=address)
-        else:
+        with _loopback() if host in LOOPBACK else nullcontext():
             _init(address=address)
     except ImportError as error:
         raise UserError(f"Expected Ray's client to join {address}. Install it: pip install 'ray[client]'.") from error
@@ -158,10 +154,8 @@ def _check_reachable(host: str, port: int) -> None:
 def _token_advice() -> str:
     """Which token this process shows to a cluster, since a wrong one is reported as a failed connection."""
     mode = os.environ.get("RAY_AUTH_MODE", "unset")
-    if "RAY_AUTH_TOKEN" in os.environ:
-        source = "RAY_AUTH_TOKEN"
-    else:
-        source = os.environ.get("RAY_AUTH_TOKEN_PATH", str(Path.home() / ".ray" / "auth_token"))
+    path = os.environ.get("RAY_AUTH_TOKEN_PATH", str(Path.home() / ".ray" / "auth_token"))
+    source = "RAY_AUTH_TOKEN" if "RAY_AUTH_TOKEN" in os.environ else path
     return (
         f"If the cluster runs, check its token: RAY_AUTH_MODE is {mode} here, and the token is that of {source}, which "
         "may be left from another cluster or version. Use the token of the cluster's head: ray get-auth-token."

@@ -65,14 +65,6 @@ class NodeCode:
         return cls(code_measurement()[:12], version, torch.backends.cpu.get_cpu_capability())
 
 
-@dataclass(frozen=True, eq=False)
-class ActorResult:
-    """A job's numbers: outputs, or what a worker of this machine would have left in a slot, and the result beside."""
-
-    result: Trained | None
-    numbers: NDArray[np.generic]
-
-
 class WaveActor:
     """What runs in an actor: a worker that is made from bytes, and its jobs."""
 
@@ -90,7 +82,10 @@ class WaveActor:
             return False, TacitError(f"A worker could not start:\n{traceback.format_exc()}")
 
     def do(self, job: Job, version: int, weights: NDArray[np.generic], memory: Memory) -> tuple[bool, Any]:
-        """Do a job with these weights, whose version tells whether they are the ones at hand."""
+        """Do a job with these weights, whose version tells whether they are the ones at hand.
+
+        Returns the result, and the numbers that a worker of the pool's machine would have left in a slot.
+        """
         if version != self.version:
             self.worker.weights.numpy()[...] = weights
             self.version = version
@@ -98,8 +93,8 @@ class WaveActor:
         if not fine:
             return False, result
         if isinstance(result, Trained):
-            return True, ActorResult(result, self.worker.slot_content(0, result).total.numpy())
-        return True, ActorResult(None, result)
+            return True, (result, self.worker.slot_content(0, result).total.numpy())
+        return True, (result, None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,12 +131,10 @@ class RayPool:
         self._send_memory(jobs[0])
         collect = partial(self._collect, dict.fromkeys(range(len(jobs)), 0))
         results = run_in_order(len(jobs), ahead, partial(self._assign, jobs), collect)
-        for job, delivered in zip(jobs, results, strict=True):
+        for job, (result, numbers) in zip(jobs, results, strict=True):
             if isinstance(job, TrainJob):
-                self.worker.fill_slot(job.slot, delivered.numbers)
-                yield delivered.result
-            else:
-                yield delivered.numbers
+                self.worker.fill_slot(job.slot, numbers)
+            yield result
 
     def close(self) -> None:
         for member in self.members:

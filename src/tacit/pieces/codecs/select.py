@@ -23,23 +23,13 @@ from typing import ClassVar, Protocol
 import torch
 from torch import Tensor
 
-from tacit.core import (
-    Broadcast,
-    ClientKeys,
-    ClientMemory,
-    DenseRows,
-    Descent,
-    Key,
-    Round,
-    Rows,
-    State,
-    View,
-    Wave,
-)
 from tacit.core.interfaces import Bounded, Codec, Coordinates
+from tacit.core.keys import ClientKeys, Key
 from tacit.core.prices import Unit
 from tacit.core.provenance import is_bounded_for
-from tacit.core.state import MASK
+from tacit.core.rows import DenseRows, Rows
+from tacit.core.state import MASK, Broadcast, ClientMemory, Round, State, View
+from tacit.core.wave import Descent, Wave
 from tacit.errors import PublicDataError, TrainingError, WireError, expect
 from tacit.wire import indices
 from tacit.wire.frames import Part, Parts
@@ -166,8 +156,11 @@ class Select(Codec):
             return rows.select(view.mask)
         if not self._votes(now):
             raise WireError("Expected a mask: without it, clients would send another row than the method says.")
-        count = self.selection.size.count(rows.dim)
-        return DenseRows(torch.stack([_ballot(row, count) for row in rows.dense()]) if rows.count else rows.dense())
+        values, count = rows.dense(), self.selection.size.count(rows.dim)
+        ballots = torch.zeros_like(values)
+        for ballot, row in zip(ballots, values, strict=True):
+            ballot[largest(row.abs(), count)] = 1.0
+        return DenseRows(ballots)
 
     def decode(self, total: Tensor, state: State, now: Round) -> tuple[Tensor, State]:
         """The values at their coordinates, and −0 elsewhere: adding −0 changes no number, not even the sign of 0.
@@ -315,11 +308,6 @@ def largest(scores: Tensor, count: int) -> Tensor:
         [1, 2, 3]
     """
     return torch.sort(scores, descending=True, stable=True).indices[:count].sort().values
-
-
-def _ballot(row: Tensor, count: int) -> Tensor:
-    """1 at the `count` largest magnitudes of the row, 0 elsewhere."""
-    return torch.zeros_like(row).index_fill_(0, largest(row.abs(), count), 1.0)
 
 
 def _with_mask(state: State, mask: Tensor) -> State:

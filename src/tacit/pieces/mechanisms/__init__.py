@@ -1,5 +1,6 @@
-"""Mechanisms: how updates are clipped, how noise is added, and what guarantee follows."""
+"""Mechanisms: how updates are clipped, how noise is added, and what guarantee follows. The neutral one is `NoNoise`."""
 
+from tacit.core import NoNoise
 from tacit.pieces.mechanisms.arithmetic import Grid, Reals
 from tacit.pieces.mechanisms.clipping import FixedClip, MedianClip, PublicClip, QuantileClip, RecordClip
 from tacit.pieces.mechanisms.ellipsoid import EllipsoidClip, PublicMovement, ReleasedMovement
@@ -22,6 +23,7 @@ __all__ = [
     "MedianClip",
     "MetricLaplace",
     "NbaflGaussian",
+    "NoNoise",
     "PublicClip",
     "PublicMovement",
     "QuantileClip",

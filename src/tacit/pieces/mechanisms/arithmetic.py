@@ -20,9 +20,7 @@ from tacit.privacy.noise.discrete import DiscreteGaussian, Integers, Skellam, di
 from tacit.privacy.noise.lattice import MIN_STEPS, Lattice
 from tacit.privacy.noise.sum_grid import MAX_TABLE_SIGMA
 
-INTEGER_DISTANCE = (
-    2.0**-62
-)  # total variation of a round on a grid from its price, for up to 2^15 clients and 2^28 coordinates
+INTEGER_DISTANCE = 2.0**-62  # total variation of a round from its price, for up to 2^15 clients, 2^28 coordinates
 REAL_VALUED = "The noise is real-valued: what its rounding to floating-point numbers reveals is not covered."
 WIDE_BITS = 24  # integers of this many bits have room for the usual grid
 MIN_STEPS_NARROW = 16  # with fewer bits
@@ -62,10 +60,6 @@ class SharedNoise:
         """The fewest clients that deliver; their shares alone are the noise of every sum."""
         return max(cohort, 1) - self.tolerated(cohort)
 
-    def shares(self, now: Round) -> float:
-        """The number of shares that amount to the declared noise."""
-        return self.of_cohort(now.cohort)
-
     def of_cohort(self, cohort: int) -> float:
         """The number of shares that amount to the declared noise in a cohort of this size."""
         return self.honest / (1 - self.dropouts) * self.remaining(cohort)
@@ -86,19 +80,15 @@ class Arithmetic(Protocol):
     @property
     def bits(self) -> int | None:
         """Sums are modulo 2^bits; None: sums of real numbers."""
-        ...
 
     def encode(self, messages: Messages, noise: SharedNoise, now: ClientRound) -> Messages:
         """The rows, clipped to the bound and encoded."""
-        ...
 
     def draw(self, like: Tensor, noise: SharedNoise, count: float, key: Key, now: Round) -> Tensor:
         """The sum of `count` shares of the noise, or a part of one, in the shape of `like`."""
-        ...
 
     def release(self, multiplier: float, part: float) -> Release | None:
         """The price of a sum with this part of the declared noise variance; None if the part is zero."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -115,7 +105,7 @@ class Reals:
         return replace(messages, rows=clip_rows(_finite(messages.rows), noise.row_bound))
 
     def draw(self, like: Tensor, noise: SharedNoise, count: float, key: Key, now: Round) -> Tensor:
-        deviation = noise.bound.whole * noise.multiplier * sqrt(count / noise.shares(now))
+        deviation = noise.bound.whole * noise.multiplier * sqrt(count / noise.of_cohort(now.cohort))
         return key.stream().normal(like.shape, like).mul_(deviation)
 
     def release(self, multiplier: float, part: float) -> Release | None:
@@ -182,7 +172,7 @@ class Grid:
         """The round's grid; its step is the same in all rounds, so it does not reveal the cohort's size."""
         expect(now.cohort <= now.max_cohort, "a cohort that the grid has room for", "Use larger cohorts.")
         lattice = _fitted(self, noise, dim, now.max_cohort)
-        return lattice.for_cohort(max(now.cohort, 1), noise.shares(now), noise.multiplier)
+        return lattice.for_cohort(max(now.cohort, 1), noise.of_cohort(now.cohort), noise.multiplier)
 
 
 @lru_cache(maxsize=64)
@@ -212,15 +202,11 @@ def _fitted(grid: Grid, noise: SharedNoise, dim: int, max_cohort: int) -> Lattic
     )
     if isinstance(lattice.noise, DiscreteGaussian):
         advice = "Use more bits or steps, or Skellam noise."
-        smooth = distance_of_sum(_components(noise, lattice.noise.sigma, max_cohort), dim) <= INTEGER_DISTANCE / 8
+        numbers = range(noise.tolerated(max_cohort) + 1)
+        components = [(lattice.noise.sigma**2 * noise.component(k, max_cohort), max_cohort) for k in numbers]
+        smooth = distance_of_sum(components, dim) <= INTEGER_DISTANCE / 8
         expect(smooth, f"more noise per client than {lattice.noise.sigma:.3g} steps", advice)
     return lattice
-
-
-def _components(noise: SharedNoise, sigma: float, cohort: int) -> list[tuple[float, int]]:
-    """The variances of the components of all shares of a cohort, and how many have each."""
-    numbers = range(noise.tolerated(cohort) + 1)
-    return [(sigma**2 * noise.component(k, cohort), cohort) for k in numbers]
 
 
 def _finite(rows: Rows) -> Rows:

@@ -30,11 +30,9 @@ class PublicImportance(Protocol):
 
     def prepare(self, state: State, groups: Groups, dry_run: DryRun | None) -> State:
         """The state before the first round, with what `of` needs later."""
-        ...
 
     def of(self, state: State, groups: Groups) -> Tensor | None:
         """(groups,): the root mean square change per weight; None if nothing is known yet."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -127,7 +127,7 @@ class CentralGaussian(Mechanism):
         if self.exact:
             grid = SumGrid(total.total.numel(), now.max_cohort, multiplier)
             return grid.release(total.total, radius, key.byte_source())
-        return total.total + _standard_normal(total.total, key).mul_(radius * multiplier)
+        return total.total + key.stream().normal(total.total.shape, total.total).mul_(radius * multiplier)
 
     def update_state(self, state: State, total: Sum, now: ServerRound) -> State:
         return self.clip.update_state(state, total, now)
@@ -213,7 +213,7 @@ class DistributedGaussian(Mechanism):
     def deviation(self, view: View, now: Round) -> float:
         """The standard deviation of one client's share of the noise, with its surplus."""
         noise = self._noise(self._received_bound(view))
-        return noise.bound.whole * noise.multiplier / sqrt(noise.shares(now))
+        return noise.bound.whole * noise.multiplier / sqrt(noise.of_cohort(now.cohort))
 
     def price(self, index: int, turnout: Turnout | None = None) -> Price:
         """A Gaussian mechanism with the declared noise; with less if more clients were lost than tolerated."""
@@ -222,7 +222,8 @@ class DistributedGaussian(Mechanism):
         release = self.arithmetic.release(self.noise_multiplier, self._part(turnout))
         if release is None:
             return _price(self.clip, None)
-        adversary, constant = "anyone who receives the models or sees the sums", self._constant(turnout)
+        adversary = "anyone who receives the models or sees the sums"
+        constant = self.colluding == 0 and (turnout is None or self.tolerates(turnout))  # nobody's share is known
         return _price(self.clip, replace(release, adversary=adversary, constant=constant))
 
     def aggregate_noise(self, state: State, expected_cohort: float) -> AggregateNoise | None:
@@ -280,13 +281,15 @@ class DistributedGaussian(Mechanism):
         drawn = self.arithmetic.draw(total.total, noise, remaining, now.server.child("noise shares"), now)
         return replace(total, total=total.total + drawn, weight=now.expected_cohort, surplus=None)
 
-    def _constant(self, turnout: Turnout | None) -> bool:
-        """Whether the noise has the same variance for every cohort and loss, and the adversary knows nobody's share."""
-        return self.colluding == 0 and (turnout is None or self.tolerates(turnout))
-
     def _received_bound(self, view: View) -> Bound:
         """The bound in a broadcast; where the method fixes it, a client accepts no other."""
-        received = _received_bound(view)
+        values = view.parts.get(Part.BOUND)
+        if values is None or values.numel() != 1 or not BOUNDS[0] <= float(values) <= BOUNDS[1]:
+            found = "none" if values is None or values.numel() != 1 else f"{float(values):g}"
+            raise WireError(
+                f"Expected a clipping bound from {BOUNDS[0]:g} to {BOUNDS[1]:g} in the broadcast, got {found}."
+            )
+        received = Bound((float(values),))
         expected = received if self.clip.known_to_clients == "by broadcast" else self._bound(_NO_STATE)
         if received != expected:
             whose = "the method" if self.record_bound is None else "records"
@@ -338,15 +341,6 @@ _NO_STATE = State(0, torch.empty(0))  # and a fixed one on nothing
 BOUNDS = (1e-30, 1e30)  # of rows: noise in proportion to others would overflow or vanish in float32
 
 
-def _received_bound(view: View) -> Bound:
-    """The bound in a broadcast; raises `WireError` if there is none."""
-    values = view.parts.get(Part.BOUND)
-    if values is None or values.numel() != 1 or not BOUNDS[0] <= float(values) <= BOUNDS[1]:
-        found = "none" if values is None or values.numel() != 1 else f"{float(values):g}"
-        raise WireError(f"Expected a clipping bound from {BOUNDS[0]:g} to {BOUNDS[1]:g} in the broadcast, got {found}.")
-    return Bound((float(values),))
-
-
 def _check(clip: Clip, noise_multiplier: float | None) -> None:
     if isinstance(clip, int | float):
         raise UserError(f"Expected clip to be a clipping rule, got a number. Use FixedClip({clip}).")
@@ -366,8 +360,3 @@ def _given(noise_multiplier: float | None) -> float:
             "Use tacit.train, or give noise_multiplier."
         )
     return noise_multiplier
-
-
-def _standard_normal(like: Tensor, key: Key) -> Tensor:
-    """Standard normal samples in the shape of `like`."""
-    return key.stream().normal(like.shape, like)

@@ -56,7 +56,6 @@ class Grouping(Protocol):
 
     def of(self, shapes: _Shapes) -> Groups:
         """The groups of a model with parameters of these shapes."""
-        ...
 
 
 @dataclass(frozen=True)

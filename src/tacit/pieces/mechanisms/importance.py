@@ -17,23 +17,12 @@ from typing import ClassVar, Literal, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from tacit.core import (
-    BoundedMessages,
-    ClientRound,
-    Key,
-    Messages,
-    Perturbation,
-    Round,
-    ServerRound,
-    State,
-    Sum,
-    Turnout,
-    View,
-    Wave,
-)
 from tacit.core.interfaces import DryRun, Mechanism, Payload, Visibility
+from tacit.core.keys import Key
 from tacit.core.prices import Price, Unproved, Unsized
 from tacit.core.provenance import read_parts
+from tacit.core.state import BoundedMessages, ClientRound, Messages, Round, ServerRound, State, Sum, Turnout, View
+from tacit.core.wave import Perturbation, Wave
 from tacit.errors import UserError, expect
 from tacit.pieces.mechanisms.groups import Grouping, Groups, InputFeatures, SingleWeights
 from tacit.pieces.mechanisms.nbafl import NOISE_STD, NOMINAL, add_gaussian
@@ -56,7 +45,6 @@ class Importance(Protocol):
             groups: the groups of weights.
             deviation: standard deviation of the base's noise.
         """
-        ...
 
 
 @dataclass(frozen=True)
@@ -100,17 +88,14 @@ class Allocation(Protocol):
 
     def factors(self, importance: Tensor) -> Tensor:
         """(clients, groups): the multiples, at least 1."""
-        ...
 
     @property
-    def max_factor(self) -> float:
+    def factor(self) -> float:
         """The largest multiple."""
-        ...
 
     @property
     def label(self) -> str:
         """A short description of the groups that get it."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -135,10 +120,6 @@ class TwoLevel:
         count = importance.shape[1]
         chosen = _ranks(importance, self.which) < round(self.share * count)
         return torch.where(chosen, self.factor, 1.0).to(importance.dtype)
-
-    @property
-    def max_factor(self) -> float:
-        return self.factor
 
     @property
     def label(self) -> str:
@@ -168,10 +149,6 @@ class Graded:
         return torch.pow(self.factor, 1 - _ranks(importance, self.which).to(importance.dtype) / last)
 
     @property
-    def max_factor(self) -> float:
-        return self.factor
-
-    @property
     def label(self) -> str:
         return f"the {self.which} important one"
 
@@ -182,7 +159,6 @@ class ClientNoise(Protocol):
 
     def deviation(self, view: View, now: Round) -> float:
         """The standard deviation of the noise that a client adds to every coordinate of its row."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -241,17 +217,12 @@ class ByImportance(Mechanism):
 
     def _figures(self, base: Price) -> Mapping[str, float]:
         """The base's figures: nominal ε and noise at both ends of the allocation, exact ε for the least noise."""
-        figures, label, factor = dict(base.figures), self.allocation.label, self.allocation.max_factor
+        figures, label, factor = dict(base.figures), self.allocation.label, self.allocation.factor
         if NOMINAL not in figures:
             return figures
         epsilon, noise = figures.pop(NOMINAL), figures.pop(NOISE_STD)
         levels = {f"{NOMINAL}, {label}": epsilon / factor, f"{NOMINAL}, all others": epsilon}
-        return {
-            **levels,
-            f"{NOISE_STD}, {label}": noise * factor,
-            f"{NOISE_STD}, all others": noise,
-            **figures,
-        }
+        return {**levels, f"{NOISE_STD}, {label}": noise * factor, f"{NOISE_STD}, all others": noise, **figures}
 
     def prepare(self, state: State, dry_run: DryRun | None) -> State:
         return self.base.prepare(state, dry_run)

@@ -12,21 +12,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from tacit.core import (
-    BoundedMessages,
-    ClientRound,
-    DenseRows,
-    Key,
-    Messages,
-    ServerRound,
-    State,
-    Sum,
-    Turnout,
-    View,
-    Wave,
-)
 from tacit.core.interfaces import Mechanism, Payload, Visibility
+from tacit.core.keys import Key
 from tacit.core.prices import Leakage, Price, Unit, Unproved
+from tacit.core.rows import DenseRows
+from tacit.core.state import BoundedMessages, ClientRound, Messages, ServerRound, State, Sum, Turnout, View
+from tacit.core.wave import Wave
 from tacit.errors import expect
 from tacit.wire.frames import Part
 

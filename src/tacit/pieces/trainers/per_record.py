@@ -9,6 +9,7 @@ References: Abadi et al., Deep Learning with Differential Privacy, CCS 2016 (DP-
 Andrew et al., Differentially Private Learning with Adaptive Clipping, NeurIPS 2021.
 """
 
+from bisect import bisect_left
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import exp, log, log1p, sqrt
@@ -102,8 +103,7 @@ class DpSgd(Trainer):
         mask = view.mask if self.masked else None
         lr, numbers = self.lr * self.decay**now.index, torch.arange(len(data.clients))
         values = [self._updated(view.weights, mask, data.keep(numbers == i), lr, now) for i in numbers.tolist()]
-        length = view.weights.shape[-1] if mask is None else len(mask)
-        return _rows(torch.stack([view.weights.new_empty(length), *values])[1:], mask, view.weights.shape[-1])
+        return _rows(values, view.weights, mask)
 
     def record_price(self, samples: int) -> RecordPrice:
         """The steps of a client with so many records; the rate of a small client is larger."""
@@ -138,12 +138,14 @@ class DpSgd(Trainer):
         trained, velocity = weights[own], torch.zeros_like(weights[own])
         expected, clip, multiplier = rate * max(samples, 1), self.clip, self.noise_multiplier or 0.0
         counts = None if self.quantile is None else _NoisyQuantile(self.quantile, expected, multiplier)
-        noise = _StepNoise.of(trained.numel(), samples, rate, multiplier if counts is None else counts.sum_multiplier)
+        largest = largest_batch(samples, rate)
+        grid = SumGrid(trained.numel(), largest, multiplier if counts is None else counts.sum_multiplier, DEPTH)
         for step in range(self.steps_of(samples)):
-            batch = _batch(now.clients.child("records").of(client).child("step", step), samples, rate, noise.records)
+            batch = _batch(now.clients.child("records").of(client).child("step", step), samples, rate, largest)
             (found,) = data.clipped_sums(weights, [batch], clip, mask)
             key = now.clients.child("record noise").of(client).child("step", step)
-            direction = noise.added(found.total, clip, key).to(trained.dtype).div_(expected)
+            noisy = grid.release(found.total, torch.tensor([clip], dtype=torch.float64), key.byte_source())
+            direction = noisy.to(trained.dtype).div_(expected)
             clip = clip if counts is None else counts.next_bound(clip, found.norms, key.child("count"))
             velocity.mul_(self.momentum).add_(direction).add_(trained, alpha=self.weight_decay)
             trained = trained.sub(velocity, alpha=lr)
@@ -188,36 +190,11 @@ class RecordGradient(Trainer):
             for client, samples in zip(data.clients.tolist(), data.units.tolist(), strict=True)
         ]
         found = data.clipped_sums(view.weights, batches, self.clip, mask)
-        length = view.weights.shape[-1] if mask is None else len(mask)
-        values = torch.stack([view.weights.new_empty(length), *(each.total.to(view.weights) for each in found)])[1:]
-        return _rows(values.neg_(), mask, view.weights.shape[-1])
+        return _rows([each.total.to(view.weights).neg() for each in found], view.weights, mask)
 
     @property
     def record_sum(self) -> RecordSum:
         return RecordSum(self.clip, self.rate)
-
-
-@dataclass(frozen=True)
-class _StepNoise:
-    """The exact noise of a step.
-
-    Attributes:
-        grid: where the noise is added.
-        records: the largest batch for which the grid provides.
-    """
-
-    grid: SumGrid
-    records: int
-
-    @classmethod
-    def of(cls, dim: int, samples: int, rate: float, multiplier: float) -> "_StepNoise":
-        """The noise of a sum over a Poisson batch of so many records, at `dim` weights."""
-        records = largest_batch(samples, rate)
-        return cls(SumGrid(dim, records, multiplier, DEPTH), records)
-
-    def added(self, total: Tensor, clip: float, key: Key) -> Tensor:
-        """The sum of gradients within this bound, with noise."""
-        return self.grid.release(total, torch.tensor([clip], dtype=torch.float64), key.byte_source())
 
 
 @dataclass(frozen=True)
@@ -259,14 +236,9 @@ def largest_batch(samples: int, rate: float) -> int:
         >>> largest_batch(60_000, 512 / 60_000), largest_batch(50, 0.5), largest_batch(10, 1.0)
         (799, 50, 10)
     """
-    low, high = int(samples * rate), samples
-    while low < high:
-        middle = (low + high) // 2
-        if _log_tail(middle + 1, samples, rate) <= log(OVERFULL):
-            high = middle
-        else:
-            low = middle + 1
-    return low
+    sizes = range(int(samples * rate), samples)
+    rare = bisect_left(sizes, True, key=lambda size: _log_tail(size + 1, samples, rate) <= log(OVERFULL))
+    return sizes.start + rare
 
 
 def _log_tail(count: int, samples: int, rate: float) -> float:
@@ -283,5 +255,8 @@ def _batch(key: Key, samples: int, rate: float, largest: int | None = None) -> T
     return (key.stream().uniform(samples) < rate).nonzero().flatten()[:largest]
 
 
-def _rows(values: Tensor, mask: Tensor | None, dim: int) -> Rows:
-    return DenseRows(values) if mask is None else MaskedRows(values, mask, dim)
+def _rows(values: list[Tensor], weights: Tensor, mask: Tensor | None) -> Rows:
+    """The clients' values, of all weights or those under the mask, as rows."""
+    dim = weights.shape[-1]
+    rows = torch.stack(values) if values else weights.new_empty(0, dim if mask is None else len(mask))
+    return DenseRows(rows) if mask is None else MaskedRows(rows, mask, dim)

@@ -9,37 +9,36 @@ Under a mask the same two have filters that change only at its coordinates (`Mas
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.modules.utils import _pair
 
 from tacit.engine.layout import per_client
 from tacit.engine.learners.kernels.layer_masks import LayerMask
-from tacit.engine.learners.kernels.layers import Blocks, DenseBlock, ProximalStep, Span
+from tacit.engine.learners.kernels.layers import Blocks, DenseBlock, ProximalStep
 from tacit.engine.learners.kernels.linear import MaskedBias
-from tacit.engine.learners.kernels.tracing import pair
+from tacit.engine.learners.kernels.tracing import even_padding
 
 PATCH_LIMIT = 128  # inputs per output; unfolding is clearly faster at 25 and slower at 800
 
 
 @dataclass(frozen=True, eq=False)
 class ConvWeights:
-    """A convolution before training: weights, bias or None, their spans in a row, and the geometry."""
+    """A convolution before training: its geometry, weights, and bias or None."""
 
+    module: nn.Conv2d
     weight: Tensor  # (outputs, inputs / groups, height, width), or one for each client
     bias: Tensor | None
-    spans: tuple[Span, ...]
-    stride: tuple[int, int]
-    padding: tuple[int, int]
-    dilation: tuple[int, int]
-    groups: int
 
-    @classmethod
-    def of(cls, module: nn.Conv2d, weight: Tensor, bias: Tensor | None, spans: tuple[Span, ...]) -> "ConvWeights":
-        """The geometry of a module, with the given weights."""
-        stride, dilation = pair(module.stride), pair(module.dilation)
-        return cls(weight, bias, spans, stride, _padding(module), dilation, module.groups)
+    @cached_property
+    def geometry(self) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int]]:
+        """Stride, padding and dilation, of rows and columns."""
+        padding = even_padding(self.module)
+        assert padding is not None  # a chain has no other
+        return _pair(self.module.stride), padding, _pair(self.module.dilation)
 
     @property
     def patch_size(self) -> int:
@@ -49,37 +48,24 @@ class ConvWeights:
     @property
     def has_small_patches(self) -> bool:
         """Whether unfolding the inputs pays."""
-        return self.groups == 1 and self.patch_size <= PATCH_LIMIT
+        return self.module.groups == 1 and self.patch_size <= PATCH_LIMIT
 
     def output_size(self, height: int, width: int) -> tuple[int, int]:
         """Height and width of the output."""
-        sides = zip((height, width), self.weight.shape[-2:], self.stride, self.padding, self.dilation, strict=True)
+        sides = zip((height, width), self.weight.shape[-2:], *self.geometry, strict=True)
         rows, columns = ((n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, p, d in sides)
         return rows, columns
 
     def apply(self, x: Tensor, filters: Tensor, biases: Sequence[Tensor | None] | Tensor) -> Tensor:
         """Every client's inputs through its own filters and bias."""
-        out = [
-            F.conv2d(own, weight, bias, self.stride, self.padding, self.dilation, self.groups)
-            for own, weight, bias in zip(x, filters, biases, strict=True)
-        ]
+        geometry = (*self.geometry, self.module.groups)
+        out = [F.conv2d(own, weight, bias, *geometry) for own, weight, bias in zip(x, filters, biases, strict=True)]
         return out[0][None] if len(out) == 1 else torch.stack(out)
 
-    def input_gradient(self, g: Tensor, x: Tensor, weight: Tensor) -> Tensor:
-        """The gradient at the inputs; of `x`, only the shape is used."""
-        return self._backward(g, x, weight, (True, False))[0]
-
-    def weight_gradient(self, g: Tensor, x: Tensor, weight: Tensor) -> Tensor:
-        """The gradient at the weights; of `weight`, only the shape is used."""
-        return self._backward(g, x, weight, (False, True))[1]
-
-    def gradients(self, g: Tensor, x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-        """The gradients at the inputs and at the weights."""
-        return self._backward(g, x, weight, (True, True))
-
-    def _backward(self, g: Tensor, x: Tensor, weight: Tensor, needed: tuple[bool, bool]) -> tuple[Tensor, Tensor]:
-        geometry = (self.stride, self.padding, self.dilation, False, [0, 0], self.groups)
-        gx, gw, _ = torch.ops.aten.convolution_backward(g, x, weight, None, *geometry, [*needed, False])
+    def gradients(self, g: Tensor, x: Tensor, weight: Tensor, *, of: tuple[bool, bool]) -> tuple[Tensor, Tensor]:
+        """The gradients at the inputs and at the weights, of which those are computed that `of` names."""
+        geometry = (*self.geometry, False, [0, 0], self.module.groups)
+        gx, gw, _ = torch.ops.aten.convolution_backward(g, x, weight, None, *geometry, [*of, False])
         return gx, gw
 
 
@@ -121,13 +107,12 @@ class PatchConv:
 
     def blocks(self) -> Blocks:
         update, patch = self.matrix.sub_(self.initial), self.weights.patch_size
-        parts = (update[:, :, :patch], update[:, :, patch:])
-        return [(span, DenseBlock(part)) for span, part in zip(self.weights.spans, parts, strict=False)]
+        return [DenseBlock(update[:, :, :patch]), DenseBlock(update[:, :, patch:])]
 
     def _unfold(self, x: Tensor) -> Tensor:
         w = self.weights
-        kernel = (w.weight.shape[-2], w.weight.shape[-1])
-        columns = F.unfold(x.flatten(0, 1), kernel, w.dilation, w.padding, w.stride)
+        (stride, padding, dilation), kernel = w.geometry, (w.weight.shape[-2], w.weight.shape[-1])
+        columns = F.unfold(x.flatten(0, 1), kernel, dilation, padding, stride)
         if w.bias is not None:
             columns = F.pad(columns, (0, 0, 0, 1), value=1.0)
         return columns.transpose(1, 2).reshape(x.shape[0], -1, columns.shape[1])
@@ -156,10 +141,9 @@ class LoopConv:
         below = None if self.lowest else torch.empty_like(self.x)
         for client in range(len(g)):
             operands = (g[client], self.x[client], self.filters[client])
-            if below is None:
-                gw = self.weights.weight_gradient(*operands)
-            else:
-                below[client], gw = self.weights.gradients(*operands)
+            gx, gw = self.weights.gradients(*operands, of=(below is not None, True))
+            if below is not None:
+                below[client] = gx
             for proximal in self.proximal_steps:
                 proximal.apply(client)
             self.filters[client].sub_(gw, alpha=self.lr)
@@ -168,9 +152,9 @@ class LoopConv:
         return below
 
     def blocks(self) -> Blocks:
-        blocks = [(self.weights.spans[0], DenseBlock(self.filters.sub_(self.weights.weight)))]
+        blocks = [DenseBlock(self.filters.sub_(self.weights.weight))]
         if self.bias is not None and self.weights.bias is not None:
-            blocks.append((self.weights.spans[1], DenseBlock(self.bias.sub_(self.weights.bias))))
+            blocks.append(DenseBlock(self.bias.sub_(self.weights.bias)))
         return blocks
 
 
@@ -193,9 +177,8 @@ class MaskedPatchConv:
         torch.where(self.frozen, self.inner.initial, self.inner.matrix, out=self.inner.matrix)
 
     def blocks(self) -> Blocks:
-        at = (self.mask.weights, self.mask.biases)
-        blocks = zip(self.inner.blocks(), at, strict=False)
-        return [(span, DenseBlock(block.dense()[:, positions])) for (span, block), positions in blocks]
+        weights, biases = self.inner.blocks()
+        return [DenseBlock(weights.dense()[:, self.mask.weights]), DenseBlock(biases.dense()[:, self.mask.biases])]
 
 
 class MaskedConv:
@@ -220,34 +203,21 @@ class MaskedConv:
         g = g.contiguous()
         below = None if self.lowest else self._input_gradient(g)
         if self.trains:
-            self._step(g)
+            at, like = self.mask.weights, self.weights.weight
+            for filters, gc, xc in zip(self.filters.flatten(1), g, self.x, strict=True):
+                filters[at] -= self.lr * self.weights.gradients(gc, xc, like, of=(False, True))[1].flatten()[at]
         if self.bias.trains:
             self.bias.step(g.sum((3, 4)), self.lr)
         return below
 
-    def _step(self, g: Tensor) -> None:
-        at, like = self.mask.weights, self.weights.weight
-        for filters, gc, xc in zip(self.filters.flatten(1), g, self.x, strict=True):
-            filters[at] -= self.lr * self.weights.weight_gradient(gc, xc, like).flatten()[at]
-
     def _input_gradient(self, g: Tensor) -> Tensor:
         below = torch.empty_like(self.x)
         for client in range(len(g)):
-            below[client] = self.weights.input_gradient(g[client], self.x[client], self.filters[client])
+            operands = (g[client], self.x[client], self.filters[client])
+            below[client] = self.weights.gradients(*operands, of=(True, False))[0]
         return below
 
     def blocks(self) -> Blocks:
         at = self.mask.weights
         values = self.filters.flatten(1)[:, at] - self.weights.weight.flatten()[at]
-        return [*zip(self.weights.spans, (DenseBlock(values), self.bias.block()), strict=False)]
-
-
-def _padding(module: nn.Conv2d) -> tuple[int, int]:
-    match module.padding:
-        case "valid":
-            return 0, 0
-        case str():  # "same"
-            height, width = (d * (k - 1) // 2 for d, k in zip(pair(module.dilation), module.kernel_size, strict=True))
-            return height, width
-        case sides:
-            return pair(sides)
+        return [DenseBlock(values), self.bias.block()]

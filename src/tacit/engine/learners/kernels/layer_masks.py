@@ -12,11 +12,11 @@ from functools import cached_property
 from itertools import pairwise
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from tacit.engine.layout import Layout
 from tacit.engine.learners.kernels.layers import Span
-from tacit.engine.learners.kernels.tracing import ELEMENTWISE, Chain, Kind
+from tacit.engine.learners.kernels.tracing import ELEMENTWISE, Chain
 
 
 @dataclass(frozen=True, eq=False)
@@ -216,7 +216,7 @@ def _with_feature_orders(chain: Chain, layers: dict[int, LayerMask]) -> dict[int
     """Order the features above every fully connected layer that is corrected in a block, if the next layer allows."""
     ordered = dict(layers)
     for low, high in pairwise(layers):
-        linear = chain[low].kind is chain[high].kind is Kind.LINEAR
+        linear = chain[low].kind is chain[high].kind is nn.Linear
         sliced = layers[low].is_blockwise and (layers[high].is_blockwise or layers[high].is_dense)
         if linear and sliced and all(layer.kind in ELEMENTWISE for layer in chain[low + 1 : high]):
             order = FeatureOrder.of(layers[low].touched_outputs, layers[high].touched_inputs, layers[low].shape[0])

@@ -17,9 +17,9 @@ from typing import Any, Protocol
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.modules.utils import _pair
 
 from tacit.core import BinaryCrossEntropy, CrossEntropy, DenseRows, Loss, MeanSquared, RootBrier, RootMeanSquared
-from tacit.engine.learners.kernels.tracing import Kind, pair
 
 Span = tuple[int, int]  # the start and the end of a parameter in a row
 _aten = torch.ops.aten
@@ -125,7 +125,7 @@ class BlockRows:
         return parts if self.factors is None else parts * self.factors[:, None]
 
 
-Blocks = Sequence[tuple[Span, DenseBlock | FactoredBlock]]
+Blocks = Sequence[DenseBlock | FactoredBlock]  # of a weight and its bias
 
 
 class Layer(Protocol):
@@ -133,15 +133,12 @@ class Layer(Protocol):
 
     def forward(self, x: Tensor) -> Tensor:
         """The layer's outputs; keeps what `backward` needs."""
-        ...
 
     def backward(self, g: Tensor) -> Tensor | None:
         """Take the step and return the gradient at the inputs, or None if no layer below needs it."""
-        ...
 
     def blocks(self) -> Blocks:
         """The layer's part of the update, after the last step."""
-        ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -172,7 +169,6 @@ class PerClientLayer(Layer, Protocol):
     @property
     def parameters(self) -> tuple[Tensor, ...]:
         """The clients' parameters, in the order of the layer's spans."""
-        ...
 
 
 class Parameterless:
@@ -212,7 +208,7 @@ class MaxPool(Parameterless):
 
     def __init__(self, module: nn.MaxPool2d) -> None:
         sides = (module.kernel_size, module.stride, module.padding, module.dilation)
-        self.geometry = (*map(pair, sides), module.ceil_mode)
+        self.geometry = (*map(_pair, sides), module.ceil_mode)
 
     def forward(self, x: Tensor) -> Tensor:
         """The outputs are in the default layout, which the next layer expects."""
@@ -229,7 +225,7 @@ class AvgPool(Parameterless):
     """Average pooling."""
 
     def __init__(self, module: nn.AvgPool2d) -> None:
-        kernel, stride, padding = map(pair, (module.kernel_size, module.stride, module.padding))
+        kernel, stride, padding = map(_pair, (module.kernel_size, module.stride, module.padding))
         options = (module.ceil_mode, module.count_include_pad, module.divisor_override)
         self.geometry = (kernel, stride, padding, *options)
 
@@ -241,13 +237,13 @@ class AvgPool(Parameterless):
         return _per_client(_aten.avg_pool2d_backward(g.flatten(0, 1), self.x, *self.geometry), self.shape)
 
 
-PARAMETERLESS: dict[Kind, Callable[[Any], Layer]] = {  # the layer of a module of each kind without parameters
-    Kind.RELU: lambda _: Elementwise(torch.relu, lambda g, out: _aten.threshold_backward(g, out, 0)),
-    Kind.SIGMOID: lambda _: Elementwise(torch.sigmoid, _aten.sigmoid_backward),
-    Kind.TANH: lambda _: Elementwise(torch.tanh, _aten.tanh_backward),
-    Kind.MAX_POOL: MaxPool,
-    Kind.AVERAGE_POOL: AvgPool,
-    Kind.FLATTEN: lambda _: Flatten(),
+PARAMETERLESS: dict[type[nn.Module], Callable[[Any], Layer]] = {  # the layers of modules without parameters
+    nn.ReLU: lambda _: Elementwise(torch.relu, lambda g, out: _aten.threshold_backward(g, out, 0)),
+    nn.Sigmoid: lambda _: Elementwise(torch.sigmoid, _aten.sigmoid_backward),
+    nn.Tanh: lambda _: Elementwise(torch.tanh, _aten.tanh_backward),
+    nn.MaxPool2d: MaxPool,
+    nn.AvgPool2d: AvgPool,
+    nn.Flatten: lambda _: Flatten(),
 }
 
 

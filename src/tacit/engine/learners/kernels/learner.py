@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +21,6 @@ from tacit.engine.learners.kernels.layers import (
     Layer,
     PerClientLayer,
     ProximalStep,
-    Span,
 )
 from tacit.engine.learners.kernels.linear import (
     WINDOW,
@@ -34,7 +34,7 @@ from tacit.engine.learners.kernels.linear import (
     WindowLinear,
 )
 from tacit.engine.learners.kernels.perturbations import PerturbedScorer
-from tacit.engine.learners.kernels.tracing import Chain, Kind, TracedLayer, trace_chain
+from tacit.engine.learners.kernels.tracing import Chain, TracedLayer, trace_chain
 
 
 def kernel_learner(model: nn.Module, loss: Loss) -> "KernelLearner | None":
@@ -48,7 +48,7 @@ class KernelLearner:
     """Trains all clients of a wave at once, by SGD without momentum, through a chain of known layers."""
 
     def __init__(self, chain: Chain, layout: Layout, loss: Loss) -> None:
-        self.flattens = chain[0].kind is Kind.FLATTEN  # the inputs, as they are fetched
+        self.flattens = chain[0].kind is nn.Flatten  # the inputs, as they are fetched
         self.chain, self.layout, self.loss = chain[1:] if self.flattens else chain, layout, loss
         self.loss_gradient = LOSS_GRADIENTS[type(loss)]
         self.chain_mask: ChainMask | None = None  # of the last mask, which stays for many waves, often for all rounds
@@ -73,7 +73,11 @@ class KernelLearner:
             self._constant_batch(layers, batches, first_trained=builder.first_trained)
         else:
             self._changing_batches(layers, batches)
-        blocks = sorted(((*span, block) for layer in layers for span, block in layer.blocks()), key=lambda b: b[0])
+        blocks = []
+        for traced, layer in zip(self.chain, layers, strict=True):  # a block of a bias that does not exist is empty
+            spans = map(self.layout.span, traced.parameters)
+            blocks += [(*span, block) for span, block in zip(spans, layer.blocks(), strict=False)]
+        blocks.sort(key=lambda block: block[0])
         if descent.mask is None:
             return BlockRows(tuple(blocks), len(clients), self.layout.dim, weights.dtype)
         values = [weights.new_zeros(len(clients), 0), *(block.dense() for _, _, block in blocks)]  # the mask ascends
@@ -179,27 +183,26 @@ class LayerBuilder:
 
     def _layer(self, traced: TracedLayer, index: int) -> Layer:
         lowest, masks = index <= self.first_trained, self.chain_mask
-        match traced.module:
-            case nn.Linear():
-                linear = LinearWeights(*self._parameters(traced))
-                if masks is not None:
-                    return self._masked(linear, index, masks)
-                if self.separate_weights:
-                    dense = DenseLinear(linear, self.descent.lr, self.batches.clients, lowest=lowest)
-                    return self._with_proximal_steps(dense, traced)
-                return self._linear(linear, lowest, index)
-            case nn.Conv2d() as module:
-                conv = ConvWeights.of(module, *self._parameters(traced))
-                if masks is not None:
-                    return self._masked_conv(conv, index, masks)
-                return self._with_proximal_steps(self._conv(conv, lowest), traced)
-            case module:
-                return PARAMETERLESS[traced.kind](module)
+        if not traced.parameters:
+            return PARAMETERLESS[traced.kind](traced.module)
+        if traced.kind is nn.Linear:
+            linear = LinearWeights(*self._parameters(traced))
+            if masks is not None:
+                return self._masked(linear, index, masks)
+            if self.separate_weights:
+                dense = DenseLinear(linear, self.descent.lr, self.batches.clients, lowest=lowest)
+                return self._with_proximal_steps(dense, traced)
+            return self._linear(linear, lowest, index)
+        conv = ConvWeights(cast(nn.Conv2d, traced.module), *self._parameters(traced))
+        if masks is not None:
+            return self._masked_conv(conv, index, masks)
+        return self._with_proximal_steps(self._conv(conv, lowest), traced)
 
-    def _parameters(self, traced: TracedLayer) -> tuple[Tensor, Tensor | None, tuple[Span, ...]]:
-        names, views = traced.parameters, self.learner.layout.views(self.weights)
-        spans = tuple(self.learner.layout.span(name) for name in names)
-        return views[names[0]], views[names[1]] if len(names) > 1 else None, spans
+    def _parameters(self, traced: TracedLayer) -> tuple[Tensor, Tensor | None]:
+        """The weight of a layer and its bias, if it has one."""
+        views = self.learner.layout.views(self.weights)
+        weight, *bias = (views[name] for name in traced.parameters)
+        return weight, bias[0] if bias else None
 
     def _linear(self, weights: LinearWeights, lowest: bool, index: int) -> Layer:
         """The form for weights that all clients share at first."""
@@ -247,4 +250,4 @@ def _reordered(weights: LinearWeights, mask: LayerMask) -> LinearWeights:
         order = mask.output_order.order
         matrix, bias = matrix[order], None if bias is None else bias[order]
     columns = matrix if mask.input_order is None else matrix[:, mask.input_order.order]
-    return LinearWeights(columns, bias, weights.spans)
+    return LinearWeights(columns, bias)

@@ -30,18 +30,17 @@ from torch import Tensor
 
 from tacit.engine.layout import per_client
 from tacit.engine.learners.kernels.layer_masks import LayerMask
-from tacit.engine.learners.kernels.layers import Blocks, DenseBlock, FactoredBlock, ProximalStep, Span
+from tacit.engine.learners.kernels.layers import Blocks, DenseBlock, FactoredBlock, ProximalStep
 
 WINDOW = 4  # steps that share one pass over the weights; 3 and 6 were about 4 % slower on the MLP of the benchmarks
 
 
 @dataclass(frozen=True, eq=False)
 class LinearWeights:
-    """A fully connected layer before training: matrix, bias or None, and their spans in a row."""
+    """A fully connected layer before training: matrix, and bias or None."""
 
     matrix: Tensor  # (outputs, inputs), or one for each client
     bias: Tensor | None
-    spans: tuple[Span, ...]
 
     def apply(self, x: Tensor) -> Tensor:
         """All clients' inputs through the broadcast weights, in one large product."""
@@ -56,10 +55,8 @@ class LinearWeights:
 
     def factored(self, left: Tensor, right: Tensor, gram: Tensor) -> Blocks:
         """The update `leftᵀ·right` of the matrix, and that of the bias."""
-        blocks: list[tuple[Span, DenseBlock | FactoredBlock]] = [(self.spans[0], FactoredBlock(left, right, gram))]
-        if self.bias is not None:
-            blocks.append((self.spans[1], DenseBlock(left.sum(1))))
-        return blocks
+        factored = FactoredBlock(left, right, gram)
+        return [factored] if self.bias is None else [factored, DenseBlock(left.sum(1))]
 
 
 class GramLinear:
@@ -240,8 +237,7 @@ class BlockLinear:
         return below
 
     def blocks(self) -> Blocks:
-        values = (DenseBlock(self.block.flatten(1)[:, positions]) for positions in self.mask.block_positions)
-        return [*zip(self.weights.spans, values, strict=False)]
+        return [DenseBlock(self.block.flatten(1)[:, positions]) for positions in self.mask.block_positions]
 
 
 class ScatteredLinear:
@@ -273,8 +269,9 @@ class ScatteredLinear:
         if self.mask.gathers_gradient:
             x = self.x_transposed.index_select(1, self.column)
             self.values.sub_(g_transposed.index_select(1, self.row).mul_(x).sum(2), alpha=self.lr)
-        else:
-            self._step_whole(g)
+        else:  # accumulate whole updates and read the mask's coordinates; the other coordinates are never used
+            self.whole.baddbmm_(g.transpose(1, 2), self.x, alpha=-self.lr)
+            self.values = self.whole.view(len(g), -1).index_select(1, self.mask.weights)
         self.bias.step(g, self.lr)
         return below
 
@@ -283,13 +280,8 @@ class ScatteredLinear:
         values = self.values.index_select(1, self.by_column)
         return below.add_(self.transposed_product.apply(g_transposed, values).transpose(1, 2))
 
-    def _step_whole(self, g: Tensor) -> None:
-        """Accumulate whole updates and read the mask's coordinates; the other coordinates are never used."""
-        self.whole.baddbmm_(g.transpose(1, 2), self.x, alpha=-self.lr)
-        self.values = self.whole.view(len(g), -1).index_select(1, self.mask.weights)
-
     def blocks(self) -> Blocks:
-        return [*zip(self.weights.spans, (DenseBlock(self.values), self.bias.block()), strict=False)]
+        return [DenseBlock(self.values), self.bias.block()]
 
 
 class PerClientLinear:
@@ -316,7 +308,7 @@ class PerClientLinear:
     def blocks(self) -> Blocks:
         at = self.mask.ordered_weights
         values = self.matrix.flatten(1)[:, at] - self.weights.matrix.flatten()[at]
-        return [*zip(self.weights.spans, (DenseBlock(values), self.bias.block()), strict=False)]
+        return [DenseBlock(values), self.bias.block()]
 
 
 class SparseProduct:
@@ -362,10 +354,7 @@ class MaskedBias:
 
 def _differences(weights: LinearWeights, matrix: Tensor, bias: Tensor | None) -> Blocks:
     """Trained minus initial weights."""
-    blocks: list[tuple[Span, DenseBlock | FactoredBlock]] = [
-        (weights.spans[0], DenseBlock(matrix.sub_(weights.matrix)))
-    ]
-    if bias is not None:
-        assert weights.bias is not None
-        blocks.append((weights.spans[1], DenseBlock(bias.sub_(weights.bias.unsqueeze(-2)))))
+    blocks = [DenseBlock(matrix.sub_(weights.matrix))]
+    if bias is not None and weights.bias is not None:
+        blocks.append(DenseBlock(bias.sub_(weights.bias.unsqueeze(-2))))
     return blocks

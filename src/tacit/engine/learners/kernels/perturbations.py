@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from typing import Self
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.func import functional_call
 
 from tacit.core import CrossEntropy, Loss, Perturbation
 from tacit.core.losses import scores
 from tacit.data import Samples
 from tacit.engine.layout import Layout
-from tacit.engine.learners.kernels.tracing import ELEMENTWISE, Chain, Kind, TracedLayer
+from tacit.engine.learners.kernels.tracing import ELEMENTWISE, Chain, TracedLayer
 
 ROUNDING = 1e-5  # of the largest output: the rounding error of differences of outputs
 PAIRS_PER_PASS = 1024  # of a sample and an input; with 256 hidden units they take one megabyte
@@ -47,7 +47,7 @@ class PerturbedScorer:
         """None if the first layer with weights is not fully connected, or the groups are not groups of its inputs."""
         index = next(i for i, layer in enumerate(chain) if layer.parameters)
         first = chain[index]
-        if first.kind is not Kind.LINEAR:
+        if first.kind is not nn.Linear:
             return None
         groups = layout.views(perturbation.groups)
         own = groups.pop(first.parameters[0])
@@ -107,16 +107,16 @@ class SlopeBounds:
         A ReLU that is on follows its input; one that stays off does not change; only one that may be switched on is
         uncertain. For other layers the bound is that no activation changes by more than its input.
         """
-        if not chain or chain[-1].kind is not Kind.LINEAR:
+        if not chain or chain[-1].kind is not nn.Linear:
             return None
         last = parameters[chain[-1].parameters[0]]
-        if len(chain) == 2 and chain[0].kind is Kind.RELU and bool((shift >= 0).all()):
+        if len(chain) == 2 and chain[0].kind is nn.ReLU and bool((shift >= 0).all()):
             on, largest = hidden > 0, shift.amax(1, keepdim=True)
             maybe = ~on & (hidden > -largest)
             return cls(on.to(hidden.dtype) @ last.t(), maybe.to(hidden.dtype) @ last.abs().t())
         slope = torch.ones_like(hidden[0])
         for layer in chain[:-1]:
-            if layer.kind is Kind.LINEAR:
+            if layer.kind is nn.Linear:
                 slope = parameters[layer.parameters[0]].abs() @ slope
             elif layer.kind not in ELEMENTWISE:
                 return None

@@ -6,39 +6,22 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from enum import Enum, auto
 from itertools import pairwise
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, fx, nn
+from torch.nn.modules.utils import _pair
 
-
-class Kind(Enum):
-    """What a layer computes."""
-
-    LINEAR = auto()
-    CONVOLUTION = auto()
-    RELU = auto()
-    SIGMOID = auto()
-    TANH = auto()
-    MAX_POOL = auto()
-    AVERAGE_POOL = auto()
-    FLATTEN = auto()
-    IDENTITY = auto()
-
-
-ELEMENTWISE = (Kind.RELU, Kind.SIGMOID, Kind.TANH)
-_KINDS: dict[type[nn.Module], Kind] = {
-    nn.Linear: Kind.LINEAR,
-    nn.Conv2d: Kind.CONVOLUTION,
-    nn.ReLU: Kind.RELU,
-    nn.Sigmoid: Kind.SIGMOID,
-    nn.Tanh: Kind.TANH,
-    nn.MaxPool2d: Kind.MAX_POOL,
-    nn.AvgPool2d: Kind.AVERAGE_POOL,
-    nn.Flatten: Kind.FLATTEN,
+ELEMENTWISE = (nn.ReLU, nn.Sigmoid, nn.Tanh)
+_IDENTITIES = (nn.Identity, nn.Dropout)  # the latter with p=0
+_KNOWN: dict[type[nn.Module], Callable[[Any], bool]] = {  # whether kernels compute a module of this type, as it is set
+    **dict.fromkeys((*ELEMENTWISE, nn.Linear, nn.AvgPool2d, nn.Identity), lambda _: True),
+    nn.Conv2d: lambda module: module.padding_mode == "zeros" and even_padding(module) is not None,
+    nn.Dropout: lambda module: module.p == 0,
+    nn.Flatten: lambda module: (module.start_dim, module.end_dim) == (1, -1),
+    nn.MaxPool2d: lambda module: not module.return_indices,
 }
 
 
@@ -47,14 +30,17 @@ class TracedLayer:
     """One layer of a chain.
 
     Attributes:
-        kind: what it computes.
         module: has its geometry.
         parameters: the names of its weight and its bias in the model; empty if it is not trained.
     """
 
-    kind: Kind
     module: nn.Module
     parameters: tuple[str, ...]
+
+    @property
+    def kind(self) -> type[nn.Module]:
+        """What it computes."""
+        return type(self.module)
 
 
 Chain = tuple[TracedLayer, ...]
@@ -84,7 +70,7 @@ def evaluation_module(model: nn.Module) -> nn.Module:
     chain = trace_chain(model)
     if chain is None:
         return model.eval()
-    modules = (MaxPool2x2() if _is_2x2_pooling(layer.module) else layer.module for layer in chain)
+    modules = (MaxPool2x2() if _is_2x2_pooling(layer) else layer.module for layer in chain)
     return nn.Sequential(*modules).eval()
 
 
@@ -98,14 +84,13 @@ class MaxPool2x2(nn.Module):
         return torch.maximum(rows[..., 0::2], rows[..., 1::2])
 
 
-def pair(value: int | tuple[int, ...]) -> tuple[int, int]:
-    """Height and width of a geometry that may be given as one number.
-
-    Example:
-        >>> pair(2), pair((2, 3))
-        ((2, 2), (2, 3))
-    """
-    return (value, value) if isinstance(value, int) else (value[0], value[1])
+def even_padding(module: nn.Conv2d) -> tuple[int, int] | None:
+    """The rows above and below, and the columns at both sides, also of "same"; None if one side gets more."""
+    if module.padding == "same":
+        rows, columns = (d * (k - 1) for d, k in zip(_pair(module.dilation), module.kernel_size, strict=True))
+        return None if rows % 2 or columns % 2 else (rows // 2, columns // 2)
+    rows, columns = _pair(0 if module.padding == "valid" else module.padding)
+    return rows, columns
 
 
 def _chain(nodes: list[fx.Node], modules: dict[str, nn.Module]) -> Chain | None:
@@ -113,13 +98,11 @@ def _chain(nodes: list[fx.Node], modules: dict[str, nn.Module]) -> Chain | None:
         return None
     layers = []
     for before, node in pairwise(nodes[:-1]):
-        if node.all_input_nodes != [before]:
-            return None
-        layer = _layer(node, modules)
+        layer = _layer(node, modules) if node.all_input_nodes == [before] else None
         if layer is None:
             return None
         layers.append(layer)
-    return tuple(layer for layer in layers if layer.kind is not Kind.IDENTITY)
+    return tuple(layer for layer in layers if layer.kind not in _IDENTITIES)
 
 
 def _layer(node: fx.Node, modules: dict[str, nn.Module]) -> TracedLayer | None:
@@ -137,57 +120,26 @@ def _layer(node: fx.Node, modules: dict[str, nn.Module]) -> TracedLayer | None:
 
 def _traced(name: str, module: nn.Module) -> TracedLayer | None:
     """A module with this name in the model; None if kernels do not compute it."""
-    kind = _kind(module)
+    is_known = _KNOWN.get(type(module), lambda _: False)
     parameters = (f"{name}.{own}" if name else own for own, _ in module.named_parameters(recurse=False))
-    return None if kind is None else TracedLayer(kind, module, tuple(parameters))
+    return TracedLayer(module, tuple(parameters)) if is_known(module) else None
 
 
-def _flatten(start_dim: int = 0, end_dim: int = -1) -> nn.Module:
-    return nn.Flatten(start_dim, end_dim)
-
-
-_FUNCTIONS: dict[Any, Callable[..., nn.Module]] = {
-    F.relu: nn.ReLU,
-    torch.relu: nn.ReLU,
-    "relu": nn.ReLU,
-    F.sigmoid: nn.Sigmoid,
-    torch.sigmoid: nn.Sigmoid,
-    "sigmoid": nn.Sigmoid,
-    F.tanh: nn.Tanh,
-    torch.tanh: nn.Tanh,
-    "tanh": nn.Tanh,
-    torch.flatten: _flatten,
-    "flatten": _flatten,
+_FUNCTIONS: dict[Any, Callable[..., nn.Module]] = {  # by function, or by the name of a tensor's method
+    **dict.fromkeys((F.relu, torch.relu, "relu"), nn.ReLU),
+    **dict.fromkeys((F.sigmoid, torch.sigmoid, "sigmoid"), nn.Sigmoid),
+    **dict.fromkeys((F.tanh, torch.tanh, "tanh"), nn.Tanh),
+    **dict.fromkeys((torch.flatten, "flatten"), lambda start_dim=0, end_dim=-1: nn.Flatten(start_dim, end_dim)),
     F.max_pool2d: nn.MaxPool2d,
     F.avg_pool2d: nn.AvgPool2d,
 }
 
 
-def _kind(module: nn.Module) -> Kind | None:
-    """What a module computes; None if kernels do not compute it, or not with these settings."""
-    match module:
-        case nn.Identity() | nn.Dropout(p=0):
-            return Kind.IDENTITY
-        case nn.Conv2d() if module.padding_mode != "zeros" or _is_padded_unevenly(module):
-            return None
-        case nn.Flatten() if (module.start_dim, module.end_dim) != (1, -1):
-            return None
-        case nn.MaxPool2d(return_indices=True):
-            return None
-    return _KINDS.get(type(module))
-
-
-def _is_padded_unevenly(module: nn.Conv2d) -> bool:
-    sides = zip(module.dilation, module.kernel_size, strict=True)
-    return module.padding == "same" and any(d * (k - 1) % 2 for d, k in sides)
-
-
-def _is_2x2_pooling(module: nn.Module) -> bool:
-    match module:
-        case nn.MaxPool2d(ceil_mode=False):
-            geometry = (module.kernel_size, module.stride, module.padding, module.dilation)
-            return [pair(value) for value in geometry] == [(2, 2), (2, 2), (0, 0), (1, 1)]
-    return False
+def _is_2x2_pooling(layer: TracedLayer) -> bool:
+    if layer.kind is not nn.MaxPool2d or layer.module.ceil_mode:
+        return False
+    names = ("kernel_size", "stride", "padding", "dilation")
+    return [_pair(getattr(layer.module, name)) for name in names] == [(2, 2), (2, 2), (0, 0), (1, 1)]
 
 
 def _covers(chain: Chain, model: nn.Module) -> bool:
@@ -203,6 +155,6 @@ def _pool_before_relu(chain: Chain) -> Chain:
     """Swap ReLU and max pooling, which commute exactly: ReLU then processes fewer numbers."""
     order = list(chain)
     for i in range(len(order) - 1):
-        if (order[i].kind, order[i + 1].kind) == (Kind.RELU, Kind.MAX_POOL):
+        if (order[i].kind, order[i + 1].kind) == (nn.ReLU, nn.MaxPool2d):
             order[i], order[i + 1] = order[i + 1], order[i]
     return tuple(order)

@@ -34,24 +34,19 @@ class RecordGradients(Protocol):
 
         Unless `wide`, numbers are squared in their own type, in which large ones overflow and small ones underflow.
         """
-        ...
 
     def add_sum(self, factors: Tensor, out: Tensor) -> None:
         """Add the sum of the gradients, each times its factor, to `out`, which is as long as the parameter."""
-        ...
 
     def at(self, coordinates: Tensor) -> "RecordGradients":
         """The gradients at some of the parameter's coordinates."""
-        ...
 
     def averaged(self, counts: Tensor) -> "RecordGradients":
         """The mean gradient of every person, whose records follow each other: so many for each of them."""
-        ...
 
     @property
     def bytes(self) -> int:
         """The memory that they take."""
-        ...
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,7 +14,7 @@ import operator
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from math import prod
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -138,30 +138,22 @@ def _elementwise(call: Call) -> bool:
     )
 
 
-def _of_rank(rank: int) -> _Rule:
-    return lambda call: call.alone and call.rank == rank
+def _alone(rule: _Rule) -> _Rule:
+    """A rule for calls in which only the first argument has records."""
+    return lambda call: call.alone and rule(call)
 
 
-def _reduction(call: Call) -> bool:
-    """Over dimensions that are named, and are not the first."""
-    return call.alone and call.beyond_first(call.argument(1, "dim"))
-
-
-def _flatten(call: Call) -> bool:
-    return call.alone and call.beyond_first(call.argument(1, "start_dim", 0))
-
-
-def _transpose(call: Call) -> bool:
-    return call.alone and call.beyond_first((call.argument(1, "dim0"), call.argument(2, "dim1")))
+_maps = _alone(lambda call: call.rank == 4)
+_sequences = _alone(lambda call: call.rank == 3)
+_reduction = _alone(lambda call: call.beyond_first(call.argument(1, "dim")))  # of dimensions that are named
+_flatten = _alone(lambda call: call.beyond_first(call.argument(1, "start_dim", 0)))
+_transpose = _alone(lambda call: call.beyond_first((call.argument(1, "dim0"), call.argument(2, "dim1"))))
+_unsqueeze = _alone(lambda call: call.beyond_first(call.argument(1, "dim"), call.rank + 1))
 
 
 def _permute(call: Call) -> bool:
     dims = _sizes(call)
     return call.alone and len(dims) == call.rank and dims[0] == 0
-
-
-def _unsqueeze(call: Call) -> bool:
-    return call.alone and call.beyond_first(call.argument(1, "dim"), call.rank + 1)
 
 
 def _joined(call: Call) -> bool:
@@ -202,12 +194,8 @@ def _product(call: Call) -> bool:
 
 def _sizes(call: Call) -> tuple[Any, ...]:
     """Sizes or dimensions, given one by one or as a tuple."""
-    given = _given(call)
+    given = call.args[1:] or tuple(call.kwargs.values())
     return tuple(given[0]) if len(given) == 1 and isinstance(given[0], tuple | list) else given
-
-
-def _given(call: Call) -> tuple[Any, ...]:
-    return call.args[1:] or tuple(call.kwargs.values())
 
 
 def _leaves(values: Iterable[Any]) -> Iterator[Any]:
@@ -297,8 +285,8 @@ FUNCTIONS: dict[Any, _Rule] = {  # by function, or by the name of a tensor's met
     **dict.fromkeys((torch.reshape, "reshape", "view"), _reshape),
     **dict.fromkeys((torch.cat, torch.concat, torch.stack), _joined),
     **dict.fromkeys((torch.matmul, torch.bmm, operator.matmul, "matmul", "bmm"), _product),
-    **dict.fromkeys((F.max_pool2d, F.avg_pool2d, F.adaptive_avg_pool2d), _of_rank(4)),
-    **dict.fromkeys((F.max_pool1d, F.avg_pool1d, F.adaptive_avg_pool1d), _of_rank(3)),
+    **dict.fromkeys((F.max_pool2d, F.avg_pool2d, F.adaptive_avg_pool2d), _maps),
+    **dict.fromkeys((F.max_pool1d, F.avg_pool1d, F.adaptive_avg_pool1d), _sequences),
     operator.getitem: _item,
 }
 PURE = FUNCTIONS.keys() - {*IN_PLACE}  # which change no parameter
@@ -384,6 +372,3 @@ class _Proof(fx.Interpreter):
 def _check(condition: bool) -> None:
     if not condition:
         raise _NotProvedError
-
-
-Net = TypeVar("Net", bound=nn.Module)

@@ -6,11 +6,10 @@
 
 import copy
 import warnings
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
-from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -31,24 +30,6 @@ WORKING_MEMORY = 32 << 20  # bytes, for the records that are computed at once
 SAFE = (1e-10, 1e18)  # norms that are computed well in float32
 LONGEST = 2.0**60  # a gradient that is longer than the bound by more than this factor is dropped, as one that is NaN
 assert SUMMED + SUMS <= DEPTH
-
-
-class GradientWay(Protocol):
-    """A way to compute the gradients of a few records."""
-
-    layout: Layout
-
-    def load(self, weights: Tensor) -> None:
-        """Use these weights from now on."""
-        ...
-
-    def gradients(self, x: Tensor, y: Tensor, wanted: Collection[str]) -> dict[str, RecordGradients]:
-        """The gradients of every record at the parameters with these names; those that are missing are zero."""
-        ...
-
-    def memory(self, x: Tensor, y: Tensor) -> int:
-        """How many bytes one record takes while it is computed, about."""
-        ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,7 +56,7 @@ class BatchedRecords:
     The number of records at a time depends on the memory that one of them takes, and on nothing else.
     """
 
-    def __init__(self, way: GradientWay) -> None:
+    def __init__(self, way: LayerRules | MappedGradient) -> None:
         self.way, self.layout = way, way.layout
         self._masked: tuple[Tensor, dict[str, Target]] | None = None  # the last mask, and its targets
         self._memory: int | None = None
@@ -120,7 +101,8 @@ class BatchedRecords:
     def _gradients(self, job: "_Job", x: Tensor, y: Tensor, counts: Tensor | None) -> "list[_Part]":
         """The gradients of a few records, or the mean gradients of a few persons."""
         found = self.way.gradients(x, y, job.targets)
-        parts = [(job.targets[name], _at(part, job.targets[name].coordinates)) for name, part in found.items()]
+        pairs = [(job.targets[name], part) for name, part in found.items()]
+        parts = [(to, part if to.coordinates is None else part.at(to.coordinates)) for to, part in pairs]
         return parts if counts is None else [(target, part.averaged(counts)) for target, part in parts]
 
     def _of_one_person(self, job: "_Job", x: Tensor, y: Tensor, size: int) -> "list[_Part]":
@@ -175,10 +157,6 @@ def _few(x: Tensor, y: Tensor, counts: Tensor | None, size: int) -> Iterator[tup
             begin, first, most = end, person, count
 
 
-def _at(gradients: RecordGradients, coordinates: Tensor | None) -> RecordGradients:
-    return gradients if coordinates is None else gradients.at(coordinates)
-
-
 def _norms(parts: list[RecordGradients], *, wide: bool) -> Tensor:
     """The norm of every record's gradient at all parameters."""
     return torch.stack([part.norms(wide=wide).double() for part in parts]).square().sum(0).sqrt()
@@ -189,20 +167,6 @@ AGREEMENT = 1e-3  # relative, of a way with the reference on two records; the tw
 # batching rule, a shape that has the number of records in it), or does slowly, with a warning; whatever else a module
 # raises is an error of its own, which the reference would raise, too.
 CANNOT_MAP = (RuntimeError, ValueError, TypeError, IndexError, Warning)
-
-
-class RecordLearner(Protocol):
-    """Computes sums of gradients that are clipped record by record."""
-
-    def clipped_sum(
-        self, weights: Tensor, x: Tensor, y: Tensor, clip: float, mask: Tensor | None, counts: Tensor | None = None
-    ) -> ClippedSum:
-        """The sum over these records of their gradients, each clipped, at all weights or those under the mask.
-
-        With `counts`, the records are those of persons, one person after the other, so many of each: the mean gradient
-        of every person is clipped.
-        """
-        ...
 
 
 class AutoRecords:
@@ -219,19 +183,23 @@ class AutoRecords:
     def __init__(self, model: nn.Module, loss: Loss) -> None:
         self.model, self.loss = model, loss
         self.reference = ReferenceRecords(model, loss)
-        self._chosen: RecordLearner | None = None
+        self._chosen: BatchedRecords | ReferenceRecords | None = None
 
     def clipped_sum(
         self, weights: Tensor, x: Tensor, y: Tensor, clip: float, mask: Tensor | None, counts: Tensor | None = None
     ) -> ClippedSum:
-        """The sum over all weights, or those under the mask, by the way that this model allows."""
+        """The sum over these records of their gradients, each clipped, at all weights or those under the mask.
+
+        With `counts`, the records are those of persons, one person after the other, so many of each: the mean gradient
+        of every person is clipped.
+        """
         if len(x) == 0:
             return self.reference.clipped_sum(weights, x, y, clip, mask)
         if self._chosen is None:
             self._chosen = self.choose(x[:1], y[:1])
         return self._chosen.clipped_sum(weights, x, y, clip, mask, counts)
 
-    def choose(self, x: Tensor, y: Tensor) -> RecordLearner:
+    def choose(self, x: Tensor, y: Tensor) -> "BatchedRecords | ReferenceRecords":
         """The way for this model, tried on one record and the same record reversed."""
         check_records(self.model, self.loss)
         if x.is_floating_point():  # a record of extreme numbers decides nothing

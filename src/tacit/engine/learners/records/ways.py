@@ -32,12 +32,7 @@ from tacit.engine.learners.records.gradients import (
     RecordGradients,
     product_gradients,
 )
-from tacit.engine.learners.records.independence import (
-    fresh_copy,
-    traced,
-    treats_records_alone,
-    with_fast_pooling,
-)
+from tacit.engine.learners.records.independence import fresh_copy, traced, treats_records_alone, with_fast_pooling
 
 PROVED_LOSSES = (CrossEntropy, SequenceCrossEntropy, MeanSquared, BinaryCrossEntropy)
 ByName = Mapping[str, RecordGradients]  # of a layer's own parameters
@@ -185,12 +180,14 @@ class LayerRules:
         return self.graph is not None and treats_records_alone(self.graph, x)
 
     def load(self, weights: Tensor) -> None:
+        """Use these weights from now on."""
         views = self.layout.views(weights)
         for module, names in self.names.items():
             for own, name in names.items():
                 module.get_parameter(own).data = views[name]
 
     def gradients(self, x: Tensor, y: Tensor, wanted: Collection[str]) -> dict[str, RecordGradients]:
+        """The gradients of every record at the parameters with these names; those that are missing are zero."""
         self._wanted, self._found, self._sizes = wanted, {}, 0
         if self.graph is None:
             raise ValueError("Expected a model whose operations can be traced. Use MappedGradient.")
@@ -201,6 +198,7 @@ class LayerRules:
         return found
 
     def memory(self, x: Tensor, y: Tensor) -> int:
+        """How many bytes one record takes while it is computed, about."""
         found = self.gradients(x, y, self.layout.names)
         return self._sizes + sum(gradients.bytes for gradients in found.values())
 
