@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from tacit.core.keys import Key
 from tacit.core.losses import BinaryCrossEntropy, CrossEntropy
 from tacit.core.schema import listed
+from tacit.data.adapted import attempt
 from tacit.data.data_frames import find_column
 from tacit.data.encoding import MAX_INPUTS, Encoding, Preprocessing, TargetColumn, limits_of, shown
 from tacit.data.population import Population, Samples, by_key
@@ -295,12 +296,8 @@ def sized_model(model: Any, inputs: int, outputs: int) -> nn.Module | Callable[[
 
 def _outputs_of(model: nn.Module | Callable[[], nn.Module], x: Tensor) -> int:
     """How many outputs a model has for a sample; 0 if it does not accept it."""
-    with torch.no_grad(), torch.random.fork_rng(devices=[]):
-        try:
-            made = model if isinstance(model, nn.Module) else model()
-            return int(made(x[:2]).shape[-1])
-        except Exception:  # a user's model may fail in any way; the task reports it
-            return 0
+    make = (lambda: model) if isinstance(model, nn.Module) else model
+    return attempt(lambda: int(make()(x[:2]).shape[-1])) or 0
 
 
 def _notes(table: Table, encoding: Encoding, rows: "RowSplit", x: Tensor, *, random_public: bool) -> Iterable[str]:
