@@ -253,6 +253,16 @@ def read_held(
     return client_samples.pool([rows], [who], inputs)
 
 
+def owners_of(parts: Sequence[Tensor]) -> Tensor:
+    """The number of the part that each row is of, those of the first part first.
+
+    Example:
+        >>> owners_of([torch.zeros(2), torch.zeros(1)])
+        tensor([0, 0, 1])
+    """
+    return torch.arange(len(parts)).repeat_interleave(torch.tensor([len(part) for part in parts]))
+
+
 def by_key(keys: Tensor | np.ndarray | Sequence[str]) -> list[Tensor]:
     """One client per distinct value of a natural key (writer, hospital), in the order of the values.
 

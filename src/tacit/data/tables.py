@@ -270,19 +270,13 @@ def check_same_columns(first: Table, table: Table) -> None:
 
 
 def stack_columns(parts: Sequence[NDArray[Any]]) -> NDArray[Any]:
-    """One column from those of several tables; where only some have numbers, all values are strings."""
-    known = [part for part in parts if not missing(part).all()]
-    if any(part.dtype.kind == "O" for part in known) and not all(part.dtype.kind == "O" for part in known):
+    """One column from those of several tables; where they differ in kind, all values are strings."""
+    kinds = {part.dtype for part in parts if not missing(part).all()} or {np.dtype(np.float64)}
+    if len(kinds) > 1:
         return np.concatenate([_as_strings(part) for part in parts])
-    if not known or known[0].dtype.kind == "f":
-        return np.concatenate([part.astype(np.float64) if part.dtype.kind == "f" else _nans(part) for part in parts])
-    blank = None if known[0].dtype.kind == "O" else np.datetime64("NaT")
-    same = (np.full(len(part), blank, dtype=known[0].dtype) if missing(part).all() else part for part in parts)
-    return np.concatenate(list(same))
-
-
-def _nans(part: NDArray[Any]) -> NDArray[Any]:
-    return np.full(len(part), np.nan)
+    (kind,) = kinds
+    blank = {"O": None, "M": np.datetime64("NaT")}.get(kind.kind, np.nan)
+    return np.concatenate([np.full(len(part), blank, kind) if missing(part).all() else part for part in parts])
 
 
 def _as_strings(part: NDArray[Any]) -> NDArray[Any]:
