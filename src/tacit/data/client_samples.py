@@ -75,7 +75,7 @@ class _FrameInputs:
     columns: Columns
     who: str
 
-    def numbers(self) -> NDArray[np.float32]:
+    def __array__(self, *_: object, **__: object) -> NDArray[np.float32]:
         columns = {name: as_numbers(name, column, self.who) for name, column in self.columns.items()}
         for name, column in columns.items():
             gone = np.flatnonzero(np.isnan(column.astype(np.float64)))
@@ -239,7 +239,7 @@ def _inputs(x: Any, who: str) -> Inputs:
         return {name: to_tensor(value, f"input {name!r} of {who}") for name, value in named}
     if _are_several(x):
         return {number: to_tensor(part, f"input {number} of {who}") for number, part in enumerate(x)}
-    found = to_tensor(x.numbers() if isinstance(x, _FrameInputs) else x, f"the inputs of {who}")
+    found = to_tensor(x, f"the inputs of {who}")
     if found.dim() == 0:
         raise DataError(f"Expected samples for {who}, got a single number.")
     return {SINGLE: found}

@@ -120,7 +120,8 @@ def convert_parquet(
     rows = ParquetRows.at(Path(source))
     with _new_folder(Path(folder)) as place, tempfile.TemporaryDirectory(dir=place, prefix="sorting-") as scratch:
         sketch, places, name = _first_pass(rows, settings, Path(scratch), place)
-        encoding = _encoding(sketch, name, settings)
+        inputs = [each for each in sketch.columns if each not in (name, settings.target)]
+        encoding = make_encoding(sketch, name, inputs, settings, np.arange(sketch.rows), settings.public_table)
         form = _second_pass(rows, encoding, places, place)
         del places
     files.write(place / ENCODING, encoding.to_bytes())
@@ -167,11 +168,6 @@ def _first_pass(
     longest = max(map(len, sketch.values()))  # shorter columns repeat their values
     table = Table(rows.name, {name: np.resize(column, longest) for name, column in sketch.items()})
     return table, places.finish(place / "offsets"), client
-
-
-def _encoding(sketch: Table, client: str, settings: TableSettings) -> Encoding:
-    inputs = [name for name in sketch.columns if name not in (client, settings.target)]
-    return make_encoding(sketch, client, inputs, settings, np.arange(sketch.rows), settings.public_table)
 
 
 def _second_pass(rows: ParquetRows, encoding: Encoding, places: NDArray[np.int64], place: Path) -> PopulationForm:

@@ -38,7 +38,7 @@ def membership(args: argparse.Namespace) -> int:
     steps = shadow_models(method, task, args.level, args.models, args.seed)
     models = ShadowModels.of(list(track(steps, args.models, f"attack {args.method}: model")))
     scores = {"likelihood ratio": models.likelihood_ratio_attack(), "loss": models.loss_attack()}
-    settings = {"method": args.method, "task": args.task, "level": args.level, "models": args.models}
+    settings = {name: getattr(args, name) for name in ("method", "task", "level", "models")}
     meaning = (
         f"Each attack infers for every {args.level} whether it took part in training "
         f"({args.models} models, each trained on half of the {args.level}s)."
@@ -80,10 +80,7 @@ def _dlg_conclusion(results: Sequence[Reconstruction]) -> str:
 
 
 def _dlg_document(
-    args: argparse.Namespace,
-    observed: Sequence[Observation],
-    results: Sequence[Reconstruction],
-    picture: Path | None,
+    args: argparse.Namespace, observed: Sequence[Observation], results: Sequence[Reconstruction], picture: Path | None
 ) -> dict[str, object]:
     def numbers(name: str) -> list[float]:
         return [float(value) for result in results for value in getattr(result, name)]

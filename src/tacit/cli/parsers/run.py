@@ -37,15 +37,7 @@ An experiment file:
 import argparse
 from pathlib import Path
 
-from tacit.cli.parsers._options import (
-    add_logs,
-    add_options,
-    add_rounds,
-    add_table,
-    add_trust,
-    add_workers,
-    does,
-)
+from tacit.cli.parsers._options import add_logs, add_options, add_rounds, add_table, add_trust, add_workers, does
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
