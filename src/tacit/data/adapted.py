@@ -48,7 +48,7 @@ class InputFields:
 
     def pack(self, parts: Inputs, who: str) -> Tensor:
         """One row per sample; raises `DataError` if these are other inputs."""
-        names = self.names or tuple(range(len(self.shapes)))
+        names: tuple[str | int, ...] = self.names or tuple(range(len(self.shapes)))
         if parts.keys() != {*names}:
             expected, got = (listed(map(str, each)) for each in (names, parts))
             raise DataError(f"Expected the inputs {expected} for {who}, as for the first client, got {got}.")
@@ -250,10 +250,11 @@ def check_output(found: object, output: object) -> Tensor:
 def _chosen(found: Any, output: Output | None) -> Tensor:
     """The part of a model's output that is the prediction."""
     if output is None or callable(output):
-        return found if output is None else output(found)  # type: ignore[no-any-return]
+        return found if output is None else output(found)
     try:
-        named = isinstance(output, str) and not isinstance(found, Mapping)
-        return getattr(found, output) if named else found[output]  # type: ignore[no-any-return, call-overload]
+        if isinstance(output, str) and not isinstance(found, Mapping):
+            return getattr(found, output)  # type: ignore[no-any-return]
+        return found[output]  # type: ignore[no-any-return]
     except (KeyError, IndexError, TypeError, AttributeError) as error:
         has = listed(map(str, found)) if isinstance(found, Mapping) else type(found).__name__
         raise ModelError(f"Expected the model's output to have {output!r} (output={output!r}), got {has}.") from error

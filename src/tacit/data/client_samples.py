@@ -122,11 +122,11 @@ def each_client(clients: object) -> Iterator[tuple[str, object]]:
         yield f"client {number}", data
 
 
-def _are_transposed(clients: Sequence[object]) -> bool:
+def _are_transposed(clients: Sequence[Any]) -> bool:
     """Whether these are all inputs and then all targets, instead of a pair for every client."""
     if len(clients) != 2 or not all(isinstance(part, tuple | list) and len(part) > 0 for part in clients):
         return False
-    dims = [{getattr(each, "ndim", 0) for each in part} for part in clients if isinstance(part, tuple | list)]
+    dims = [{getattr(each, "ndim", 0) for each in part} for part in clients]
     return dims[1] == {1} and min(dims[0]) > 1
 
 
@@ -214,7 +214,9 @@ def _from_columns(columns: dict[str, Any], who: str, target: object) -> tuple[An
 
 
 def _from_batches(batches: Iterable[Any], who: str, target: object) -> tuple[Any, Any]:
-    xs, ys, targets = [], [], f"the targets of {who}"
+    xs: list[Inputs] = []
+    ys: list[Inputs] = []
+    targets = f"the targets of {who}"
     for batch in readable(batches, f"the samples of {who}"):
         x, y = _inputs_and_targets(as_pair(batch), who, target)
         xs.append(_inputs(x, who))

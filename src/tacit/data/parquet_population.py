@@ -27,7 +27,7 @@ from tacit.data.data_frames import Columns
 from tacit.data.encoding import ENCODING, Encoding
 from tacit.data.parquet_files import count_rows, record_batches
 from tacit.data.population import Population
-from tacit.data.population_files import DESCRIPTION, PERSON_IDS, PopulationForm, form_of, open_population
+from tacit.data.population_files import PERSON_IDS, PopulationForm, form_of, open_population
 from tacit.data.row_places import RowPlaces, digests
 from tacit.data.table_task import (
     MOST_CATEGORIES,
@@ -40,6 +40,7 @@ from tacit.data.table_task import (
 )
 from tacit.data.tables import (
     CLIENT,
+    DESCRIPTION,
     PARQUET,
     Table,
     check_not_in_files,

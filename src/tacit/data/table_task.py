@@ -312,8 +312,12 @@ def sized_model(model: Any, inputs: int, outputs: int) -> nn.Module | Callable[[
 
 def _outputs_of(model: nn.Module | Callable[[], nn.Module], x: Tensor) -> int:
     """How many outputs a model has for a sample; 0 if it does not accept it."""
-    make = (lambda: model) if isinstance(model, nn.Module) else model
-    return attempt(lambda: int(make()(x[:2]).shape[-1])) or 0
+
+    def width() -> int:
+        made = model if isinstance(model, nn.Module) else model()
+        return int(made(x[:2]).shape[-1])
+
+    return attempt(width) or 0
 
 
 def _notes(table: Table, encoding: Encoding, rows: "RowSplit", x: Tensor, *, random_public: bool) -> Iterable[str]:

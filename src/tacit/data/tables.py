@@ -32,7 +32,7 @@ SEPARATORS = ",;\t|"
 PARQUET = (".parquet", ".pq")
 SUFFIXES = (".csv", ".tsv", ".txt", ".csv.gz", ".tsv.gz", *PARQUET)
 OTHERS = (".json", ".jsonl", ".feather", ".arrow", ".zip", ".bz2", ".xz", ".zst", ".7z", ".pkl", ".h5", ".sav", ".dta")
-POPULATION = "population.json"  # describes a population on disk
+DESCRIPTION = "population.json"  # of a population on disk
 CLIENT = "client"  # the column that names the file, where a folder has one per client
 _DATE = re.compile(r"\d{4}-\d\d-\d\d([ T]\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[+-]\d\d:?\d\d)?)?")
 
@@ -193,7 +193,7 @@ def _from_path(path: Path) -> Table:
 def _from_folder(folder: Path) -> Table:
     if is_partitioned(folder):
         return _from_partitions(folder)
-    if (folder / POPULATION).exists():
+    if (folder / DESCRIPTION).exists():
         raise DataError(
             f"Expected a table, got the population on disk {folder}. Give it to tacit.Task.from_table or --data, as it "
             "is, if tacit data convert wrote it; otherwise use tacit.Population.open."

@@ -4,7 +4,6 @@ import tempfile
 import warnings
 from collections.abc import Iterable, Sequence
 from functools import reduce
-from numbers import Number
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from tacit.data.data_frames import is_number
 from tacit.errors import DataError
 
 MAPPED = "_tacit_mapped"  # the memory-mapped array that a tensor shows
@@ -185,7 +185,7 @@ def _from_objects(array: NDArray[Any], who: str) -> NDArray[Any]:
         raise DataError(_strings(who, str(example)))
     if any(value is None for value in array.flat):
         raise DataError(f"Expected numbers for {who}, got missing values (None). Fill or remove them.")
-    if all(isinstance(value, Number) and not isinstance(value, complex) for value in array.flat):
+    if all(map(is_number, array.flat)):
         whole = all(isinstance(value, int | np.integer) for value in array.flat)
         return array.astype(np.int64 if whole else np.float64)
     if array.ndim == 1 and all(isinstance(value, list | tuple | np.ndarray) for value in array):

@@ -155,7 +155,7 @@ def ist(
         table=table,
         numbers=("AGE", "RDELAY", "RSBP"),
         categories=("SEX", *early, *deficits, "STYPE", "RXASP", "RXHEP"),
-        positive=_equals(died, "1"),
+        positive=np.asarray(died) == "1",
         hospital=sites,
         rows=None if largest is None else _of_largest(sites, largest),
     )
@@ -189,7 +189,7 @@ def gusto(
         table=table,
         numbers=("age", "pulse", "sysbp", "height", "weight", "ste"),
         categories=("sex", "Killip", "miloc", "ttr", *history, "tx"),
-        positive=_equals(table["day30"], "1"),
+        positive=np.asarray(table["day30"]) == "1",
         hospital=np.array([int(number) for number in table[groups]]),
     )
     return _make_task(patients, ClientSplit(clients, public, balanced, seed, encoding))
@@ -220,7 +220,7 @@ def diabetes_130(
         table=table,
         numbers=numbers,
         categories=tuple(name for name in names if name not in labels and name not in numbers),
-        positive=_equals(table["readmitted"], "<30"),
+        positive=np.asarray(table["readmitted"]) == "<30",
         person=table["patient_nbr"],
         rows=np.flatnonzero([where not in final for where in table["discharge_disposition_id"]]),
     )
@@ -250,7 +250,7 @@ def support2(
         table=table,
         numbers=("age", "num.co", "edu", "scoma", "aps", "hday", *body, "urine"),
         categories=("sex", "dzgroup", "income", "race", "diabetes", "dementia", "ca"),
-        positive=_equals(table["hospdead"], "1"),
+        positive=np.asarray(table["hospdead"]) == "1",
     )
     return _make_task(patients, ClientSplit(clients, public, balanced, seed, encoding))
 
@@ -359,10 +359,6 @@ def _floats(column: Column) -> NDArray[np.float64]:
 
 def _values(column: Column) -> NDArray[Any]:
     return np.array(column, dtype=object) if isinstance(column, list) else column
-
-
-def _equals(column: Column, value: str) -> NDArray[np.bool_]:
-    return np.array([cell == value for cell in column])
 
 
 def _covid_table() -> dict[str, NDArray[np.int64]]:
