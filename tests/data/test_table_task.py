@@ -308,6 +308,13 @@ def test_columns_of_other_kinds(column: Any, inputs: int) -> None:
     assert float(task.population.x.max()) == 1
 
 
+def test_columns_that_differ_in_kind_between_files_are_texts(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("seen,died\n2020-01-01,0\n,1\n")
+    (tmp_path / "b.csv").write_text("seen,died\n3,0\n4,1\n")
+    (tmp_path / "c.csv").write_text("seen,died\n,0\n")
+    assert read_table(tmp_path).columns["seen"].tolist() == ["2020-01-01", None, "3", "4", None]
+
+
 def test_durations_are_days() -> None:
     table = read_table({"stay": np.array([36, "NaT"], "m8[h]"), "age": [1, 2]})
     found = read_table(pandas.DataFrame({"stay": pandas.to_timedelta([36, None], unit="h")})).columns["stay"]

@@ -71,13 +71,6 @@ class _Formatter(argparse.RawDescriptionHelpFormatter):
         argparse.RawDescriptionHelpFormatter.__init__(self, prog, max_help_position=30, width=120)
 
 
-class _Version(argparse.Action):
-    """Print the version of the installed package."""
-
-    def __call__(self, parser: argparse.ArgumentParser, *args: object) -> None:
-        parser.exit(0, f"tacit {version('tacit')}\n")
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command line.
 
@@ -153,7 +146,7 @@ def _short_warnings() -> Iterator[None]:
 def make_parser() -> Parser:
     """The parser for all command lines."""
     parser = Parser(prog="tacit", description=__doc__, formatter_class=_Formatter)
-    parser.add_argument("--version", action=_Version, nargs=0, help="print the version")
+    parser.add_argument("--version", action="version", version=f"tacit {version('tacit')}", help="print the version")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for name in command_names():
         module = importlib.import_module(f"{parsers.__name__}.{name}")

@@ -2,9 +2,8 @@
 
 import sys
 import time
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator, Iterable
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
@@ -21,21 +20,24 @@ from tacit.runs.records import Plan, Run
 
 SECONDS_BETWEEN_LINES = 5.0
 _T = TypeVar("_T")
+_Progress = tuple[int, int, str]  # how many steps are done, of how many, and figures to show with them
 
 
 def track(steps: Iterable[_T], total: int, label: str) -> Generator[_T]:
     """The same steps, with a progress bar on a terminal or a line every few seconds elsewhere."""
-    return _shown(((step, _Progress(number, total)) for number, step in enumerate(steps, start=1)), label)
+    return _shown(((step, (number, total, "")) for number, step in enumerate(steps, start=1)), label)
 
 
 def track_run(steps: Iterable[Run], label: str) -> Generator[Run]:
     """The same steps of a run, with rounds, last metric, ε and bytes so far."""
-    shown = ((run, _Progress(run.state.round, run.rounds, text)) for run, text in _with_figures(steps))
+    shown = ((run, (run.state.round, run.rounds, text)) for run, text in _with_figures(steps))
     return _shown(shown, f"{label}: round")
 
 
-def follow_to_end(steps: Generator[Run], plan: Plan, directory: Path, command: str) -> Run:
-    """Run to the end with a progress display; an interrupt prints the command that resumes."""
+def follow_to_end(
+    steps: Generator[Run], plan: Plan, directory: Path, command: str, watch: Callable[[Run], None] = lambda _: None
+) -> Run:
+    """Run to the end with a progress display, and `watch` each step; an interrupt prints the command that resumes."""
     latest: Run | None = None
     try:
         with closing(steps):
@@ -43,6 +45,7 @@ def follow_to_end(steps: Generator[Run], plan: Plan, directory: Path, command: s
                 if latest is None:
                     _warn(step)
                 latest = step
+                watch(step)
     except KeyboardInterrupt:
         raise KeyboardInterrupt(_interrupted(plan, directory, command)) from None
     assert latest is not None  # a run is yielded as it starts
@@ -67,15 +70,6 @@ def _warn(run: Run) -> None:
         warn(delta_warning(charges.delta, sum(charges.units.sizes), unit))
 
 
-@dataclass(frozen=True)
-class _Progress:
-    """How many steps are done, of how many, and figures to show with them."""
-
-    done: int
-    total: int
-    figures: str = ""
-
-
 def _shown(steps: Iterable[tuple[_T, _Progress]], label: str) -> Generator[_T]:
     return _with_bar(steps, label) if sys.stderr.isatty() else _with_lines(steps, label)
 
@@ -91,16 +85,16 @@ def _with_bar(steps: Iterable[tuple[_T, _Progress]], label: str) -> Generator[_T
     )
     with Progress(*columns, console=Console(stderr=True)) as bar:
         task = bar.add_task(label, total=None, figures="")
-        for step, now in steps:
-            bar.update(task, total=now.total, completed=now.done, figures=now.figures)
+        for step, (done, total, text) in steps:
+            bar.update(task, total=total, completed=done, figures=text)
             yield step
 
 
 def _with_lines(steps: Iterable[tuple[_T, _Progress]], label: str) -> Generator[_T]:
     printed = time.monotonic()
-    for step, now in steps:
-        if time.monotonic() - printed >= SECONDS_BETWEEN_LINES or now.done == now.total:
-            print(f"{label} {now.done}/{now.total} {now.figures}".rstrip(), file=sys.stderr, flush=True)
+    for step, (done, total, text) in steps:
+        if time.monotonic() - printed >= SECONDS_BETWEEN_LINES or done == total:
+            print(f"{label} {done}/{total} {text}".rstrip(), file=sys.stderr, flush=True)
             printed = time.monotonic()
         yield step
 

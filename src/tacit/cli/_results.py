@@ -26,6 +26,7 @@ def _lines(runs: Sequence[Run]) -> Iterator[str]:
 
 
 def _summary(run: Run) -> dict[str, object]:
+    phases = {name: {"up": traffic.up, "down": traffic.down} for name, traffic in run.bytes.phases.items()}
     return {
         "method": run.plan.method.name,
         "task": run.plan.task.name,
@@ -33,7 +34,7 @@ def _summary(run: Run) -> dict[str, object]:
         "noise": run.plan.noise,
         "rounds": run.state.round,
         "metrics": run.metrics,
-        "bytes": {"up": run.bytes.up, "down": run.bytes.down, "phases": _phases(run)},
+        "bytes": {"up": run.bytes.up, "down": run.bytes.down, "phases": phases},
         "savings": {"up": run.savings.up, "down": run.savings.down},
         "sparsity": {name: asdict(layer) for name, layer in run.sparsity.items()},
         "privacy": _privacy_summary(run),
@@ -64,14 +65,11 @@ def _accounted(charges: Charges) -> dict[str, object]:
     return found if charges.unit.within_client else {**found, "delta_at_budget": charges.delta_at_budget}
 
 
-def _phases(run: Run) -> dict[str, dict[str, int]]:
-    """Overhead of the channel's protocol in bytes, by phase."""
-    return {name: {"up": traffic.up, "down": traffic.down} for name, traffic in run.bytes.phases.items()}
-
-
 def _notes(run: Run, *, alone: bool) -> list[str]:
-    """Sentences below the table: pruning, privacy, how the run ended, overhead, timings."""
-    return [*_sparsity(run, alone=alone), *_privacy(run, alone=alone), *_ending(run), *_overhead(run), *_timings(run)]
+    """Sentences below the table: pruning, privacy, how the run ended, overhead, seconds by part of a round."""
+    parts = ", ".join(f"{name} {seconds:.3g} s" for name, seconds in run.timings.items())
+    times = [f"Time: {parts}."] * bool(parts)
+    return [*_sparsity(run, alone=alone), *_privacy(run, alone=alone), *_ending(run), *_overhead(run), *times]
 
 
 def _sparsity(run: Run, *, alone: bool) -> list[str]:
@@ -157,12 +155,6 @@ def _rounding(run: Run) -> list[str]:
     return [*lines, f"Rounding to integers costs {_percent(step.inflation)} more noise."] if step.inflation else lines
 
 
-def _timings(run: Run) -> list[str]:
-    """Seconds by part of a round, where the channel measured them."""
-    parts = ", ".join(f"{name} {seconds:.3g} s" for name, seconds in run.timings.items())
-    return [f"Time: {parts}."] if parts else []
-
-
 def _table(runs: Sequence[Run]) -> list[list[str]]:
     """The finished runs, a row each, below a header."""
     names = list(dict.fromkeys(name for run in runs for name in run.metrics))
@@ -171,9 +163,8 @@ def _table(runs: Sequence[Run]) -> list[list[str]]:
     for run in runs:
         head = [run.plan.method.name, run.plan.task.name, str(run.plan.seed), str(run.state.round)]
         metrics = [f"{run.metrics[name]:.4f}" if name in run.metrics else "" for name in names]
-        epsilon = _epsilons(run)
         leaked = ["-" if run.leakage is None else f"{run.leakage.maximum:.3g}"] * bool(leakage)
-        rows.append([*head, *metrics, epsilon, *leaked, *_bytes(run), f"{run.seconds:.1f}"])
+        rows.append([*head, *metrics, _epsilons(run), *leaked, *_bytes(run), f"{run.seconds:.1f}"])
     return rows
 
 

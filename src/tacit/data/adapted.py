@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 from math import prod
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +19,10 @@ from torch import Tensor, nn
 from tacit.core.schema import listed
 from tacit.errors import DataError, ModelError, UserError
 
+_T = TypeVar("_T")
 Output = int | str | Callable[[Any], Tensor]
+Inputs = dict[str | int, Tensor]  # of a model, by keyword or by position; the only one as `SINGLE`
+SINGLE = ""
 HALF = (torch.float16, torch.bfloat16)
 _EXACT = 1 << 24  # up to which float32 holds every whole number
 
@@ -39,18 +42,17 @@ class InputFields:
     dtypes: tuple[torch.dtype, ...]
 
     @classmethod
-    def of(cls, parts: Mapping[str, Tensor] | tuple[Tensor, ...]) -> Self:
-        tensors = tuple(parts.values()) if isinstance(parts, Mapping) else parts
-        names = tuple(parts) if isinstance(parts, Mapping) else ()
-        return cls(names, tuple(tuple(t.shape[1:]) for t in tensors), tuple(t.dtype for t in tensors))
+    def of(cls, parts: Inputs) -> Self:
+        names = tuple(map(str, parts)) if 0 not in parts else ()
+        return cls(names, *zip(*((tuple(part.shape[1:]), part.dtype) for part in parts.values()), strict=True))
 
-    def pack(self, parts: Mapping[str, Tensor] | tuple[Tensor, ...], who: str) -> Tensor:
+    def pack(self, parts: Inputs, who: str) -> Tensor:
         """One row per sample; raises `DataError` if these are other inputs."""
-        if isinstance(parts, Mapping) and set(parts) != set(self.names):
-            raise DataError(
-                f"Expected the inputs {listed(self.names)} for {who}, as for the first client, got {listed(parts)}."
-            )
-        tensors = tuple(parts[name] for name in self.names) if isinstance(parts, Mapping) else parts
+        names: tuple[str | int, ...] = self.names or tuple(range(len(self.shapes)))
+        if parts.keys() != {*names}:
+            expected, got = (listed(map(str, each)) for each in (names, parts))
+            raise DataError(f"Expected the inputs {expected} for {who}, as for the first client, got {got}.")
+        tensors = tuple(parts[name] for name in names)
         shapes = tuple(tuple(t.shape[1:]) for t in tensors)
         if shapes != self.shapes:
             raise DataError(
@@ -99,14 +101,16 @@ class AdaptedModel(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """The prediction for packed samples."""
-        found = _chosen(self._call(x), self.output)
+        given = self.arguments(x)
+        found = _chosen(self.module(*given.args, **given.kwargs), self.output)
         return found.unsqueeze(-1) if self.column else found
 
-    def _call(self, x: Tensor) -> Any:
+    def arguments(self, x: Tensor) -> "Arguments":
+        """What the module is called with."""
         if self.inputs is None:
-            return self.module(x if self.floats is None else x.to(self.floats))
+            return Arguments((x if self.floats is None else x.to(self.floats),))
         parts, names = self.inputs.unpack(x), self.inputs.names
-        return self.module(**dict(zip(names, parts, strict=True))) if names else self.module(*parts)
+        return Arguments(kwargs=dict(zip(names, parts, strict=True))) if names else Arguments(parts)
 
 
 @dataclass(frozen=True)
@@ -123,13 +127,13 @@ class Arguments:
 
 def own_arguments(model: nn.Module, x: Tensor) -> Arguments:
     """What the user's own module is called with for packed samples."""
+    given = Arguments((x,))
     while isinstance(model, AdaptedModel):
+        given = model.arguments(*given.args)
         if model.inputs is not None:
-            parts, names = model.inputs.unpack(x), model.inputs.names
-            return Arguments(kwargs=dict(zip(names, parts, strict=True))) if names else Arguments(parts)
-        x = x if model.floats is None else x.to(model.floats)
+            return given
         model = model.module
-    return Arguments((x,))
+    return given
 
 
 def adapted(model: nn.Module, x: Tensor, inputs: InputFields | None, output: Output | None) -> nn.Module:
@@ -157,12 +161,19 @@ def full_precision(model: nn.Module) -> nn.Module:
 
 def accepts(model: nn.Module, x: Tensor) -> bool:
     """Whether the model computes something from these samples."""
+    return attempt(lambda: (model(x),)) is not None
+
+
+def attempt(compute: Callable[[], _T]) -> _T | None:
+    """What code of the user returns, with the global randomness left as it is; None if it fails.
+
+    It may fail in any way, and will do so again where that is reported.
+    """
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         try:
-            model(x)
-        except Exception:  # a user's module may fail in any way, and will do so again where it is reported
-            return False
-    return True
+            return compute()
+        except Exception:
+            return None
 
 
 def floats_of(model: nn.Module) -> torch.dtype:
@@ -191,11 +202,7 @@ def first_line(error: Exception) -> str:
 
 def built(model: Callable[[], nn.Module]) -> nn.Module | None:
     """What a function that makes a model returns; None if it fails."""
-    with torch.random.fork_rng(devices=[]):
-        try:
-            found = model()
-        except Exception:  # a user's function may fail in any way, and will do so again where it is reported
-            return None
+    found = attempt(model)
     return found if isinstance(found, nn.Module) else None
 
 
@@ -241,27 +248,13 @@ def check_output(found: object, output: object) -> Tensor:
 
 
 def _chosen(found: Any, output: Output | None) -> Tensor:
-    match output:
-        case None:
-            return found  # type: ignore[no-any-return]
-        case int():
-            return _part(found, output)
-        case str():
-            return _part(found, output) if isinstance(found, Mapping) else _attribute(found, output)
-    return output(found)
-
-
-def _part(found: Any, output: int | str) -> Tensor:
+    """The part of a model's output that is the prediction."""
+    if output is None or callable(output):
+        return found if output is None else output(found)
     try:
+        if isinstance(output, str) and not isinstance(found, Mapping):
+            return getattr(found, output)  # type: ignore[no-any-return]
         return found[output]  # type: ignore[no-any-return]
-    except (KeyError, IndexError, TypeError) as error:
-        has = listed(map(str, found)) if isinstance(found, Mapping) else f"{type(found).__name__}"
+    except (KeyError, IndexError, TypeError, AttributeError) as error:
+        has = listed(map(str, found)) if isinstance(found, Mapping) else type(found).__name__
         raise ModelError(f"Expected the model's output to have {output!r} (output={output!r}), got {has}.") from error
-
-
-def _attribute(found: Any, output: str) -> Tensor:
-    if not hasattr(found, output):
-        raise ModelError(
-            f"Expected the model's output to have {output!r} (output={output!r}), got {type(found).__name__}."
-        )
-    return getattr(found, output)  # type: ignore[no-any-return]

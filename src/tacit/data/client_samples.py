@@ -14,9 +14,10 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from tacit.core.schema import listed
-from tacit.data.adapted import InputFields
+from tacit.data.adapted import SINGLE, InputFields, Inputs
 from tacit.data.data_frames import Columns, as_numbers, columns_of, is_frame, take_target
 from tacit.data.data_sets import (
+    as_pair,
     batch_of_one,
     capitalized,
     dataset_samples,
@@ -30,7 +31,6 @@ from tacit.data.tensors import joined, to_tensor
 from tacit.errors import DataError
 
 TARGETS = ("labels", "label", "target", "y")  # of a data set with named columns, if no target is given
-Inputs = Tensor | dict[str, Tensor] | tuple[Tensor, ...]
 _PAIR = "one pair (x, y) per client"
 MOST_CLIENTS = 1 << 16  # from something that does not say when it ends
 
@@ -51,8 +51,7 @@ class ClientSamples:
 
     @property
     def count(self) -> int:
-        first = self.x if isinstance(self.x, Tensor) else next(iter(_parts(self.x).values()))
-        return len(first)
+        return len(next(iter(self.x.values())))
 
     def aligned(self, columns: tuple[str, ...], who: str) -> Self:
         """The same samples with their columns in this order, if both are named; `who` must have the same ones."""
@@ -65,8 +64,8 @@ class ClientSamples:
                 f"Expected the columns {listed(columns)} for {who}, as for the first client, but it {wrong}. Give all "
                 "clients the same columns."
             )
-        assert isinstance(self.x, Tensor), "columns of a frame are one tensor"
-        return replace(self, x=self.x[:, [self.columns.index(name) for name in columns]], columns=columns)
+        order = [self.columns.index(name) for name in columns]
+        return replace(self, x={SINGLE: self.x[SINGLE][:, order]}, columns=columns)
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,7 +75,7 @@ class _FrameInputs:
     columns: Columns
     who: str
 
-    def numbers(self) -> NDArray[np.float32]:
+    def __array__(self, *_: object, **__: object) -> NDArray[np.float32]:
         columns = {name: as_numbers(name, column, self.who) for name, column in self.columns.items()}
         for name, column in columns.items():
             gone = np.flatnonzero(np.isnan(column.astype(np.float64)))
@@ -113,7 +112,7 @@ def each_client(clients: object) -> Iterator[tuple[str, object]]:
         raise DataError(
             f"Expected {_PAIR}, got a list of inputs and a list of targets. Write clients=list(zip(xs, ys))."
         )
-    found = _as_list(clients)
+    found = clients.tolist() if isinstance(clients, np.ndarray) else clients
     for number, data in enumerate(readable(found, "the clients")):
         if number == MOST_CLIENTS and isinstance(found, Iterator):
             raise DataError(
@@ -123,15 +122,11 @@ def each_client(clients: object) -> Iterator[tuple[str, object]]:
         yield f"client {number}", data
 
 
-def _as_list(clients: Iterable[Any]) -> Iterable[Any]:
-    return clients.tolist() if isinstance(clients, np.ndarray) else clients
-
-
-def _are_transposed(clients: Sequence[object]) -> bool:
+def _are_transposed(clients: Sequence[Any]) -> bool:
     """Whether these are all inputs and then all targets, instead of a pair for every client."""
     if len(clients) != 2 or not all(isinstance(part, tuple | list) and len(part) > 0 for part in clients):
         return False
-    dims = [{getattr(each, "ndim", 0) for each in part} for part in clients if isinstance(part, tuple | list)]
+    dims = [{getattr(each, "ndim", 0) for each in part} for part in clients]
     return dims[1] == {1} and min(dims[0]) > 1
 
 
@@ -146,15 +141,11 @@ def read_rows(data: Any, who: str, target: object = None) -> ClientSamples:
         )
     found = ClientSamples(inputs, targets, tuple(x.columns) if isinstance(x, _FrameInputs) else ())
     if found.count != len(targets):
-        several = isinstance(x, list) and {_length(part) for part in x} == {len(targets)}
+        several = isinstance(x, list) and {np.shape(part)[:1] for part in x} == {(len(targets),)}
         advice = " If these are several inputs, write ((a, b), y), with a tuple." if several else ""
         raise DataError(f"{capitalized(who)} has {found.count} samples but {len(targets)} targets.{advice}")
     _check_targets(targets, who)
     return found
-
-
-def _length(part: object) -> int:
-    return len(part) if isinstance(part, Tensor | np.ndarray | list | tuple) else -1
 
 
 def _check_targets(targets: Tensor, who: str) -> None:
@@ -200,7 +191,8 @@ def _inputs_and_targets(data: Any, who: str, target: object) -> tuple[Any, Any]:
     if isinstance(data, Iterator):
         return _from_batches((batch_of_one(sample, who) for sample in ending(data, who)), who, target)
     if isinstance(data, list) and data and all(isinstance(pair, tuple) and len(pair) == 2 for pair in data):
-        return _from_pairs(data, who)
+        xs, ys = zip(*data, strict=True)
+        return stacked(xs, who), stacked(ys, f"the targets of {who}")
     if isinstance(data, tuple | list) and len(data) == 2:
         return data[0], data[1]
     raise DataError(
@@ -222,45 +214,37 @@ def _from_columns(columns: dict[str, Any], who: str, target: object) -> tuple[An
 
 
 def _from_batches(batches: Iterable[Any], who: str, target: object) -> tuple[Any, Any]:
-    xs, ys = [], []
+    xs: list[Inputs] = []
+    ys: list[Inputs] = []
+    targets = f"the targets of {who}"
     for batch in readable(batches, f"the samples of {who}"):
-        x, y = _inputs_and_targets(_as_pair(batch), who, target)
+        x, y = _inputs_and_targets(as_pair(batch), who, target)
         xs.append(_inputs(x, who))
-        ys.append(to_tensor(y, f"the targets of {who}"))
+        ys.append({SINGLE: to_tensor(y, targets)})
     if not xs:
         raise DataError(f"Expected {who} to have samples, got none.")
-    _check_parts(xs, who)
-    _check_parts(ys, f"the targets of {who}")
-    return _cat_inputs(xs), torch.cat(ys)
+    return _concatenated(xs, who), _concatenated(ys, targets)[SINGLE]
 
 
-def _as_pair(batch: Any) -> Any:
-    """A batch of several inputs and the targets, as a pair."""
-    return (tuple(batch[:-1]), batch[-1]) if isinstance(batch, tuple | list) and len(batch) > 2 else batch
-
-
-def _from_pairs(pairs: list[Any], who: str) -> tuple[Any, Any]:
-    """Samples that come one by one."""
-    if not pairs:
-        raise DataError(f"Expected {who} to have samples, got none.")
-    try:
-        xs, ys = zip(*pairs, strict=True)
-    except (TypeError, ValueError) as error:
-        raise DataError(f"Expected {who} as pairs (x, y), got {described(pairs[0])}.") from error
-    return stacked(xs, who), stacked(ys, f"the targets of {who}")
+def _concatenated(batches: Sequence[Inputs], who: str) -> Inputs:
+    """The inputs of several batches, one after the other."""
+    kinds = {tuple((name, tuple(part.shape[1:])) for name, part in x.items()) for x in batches}
+    if len(kinds) > 1:
+        found = ", ".join(map(str, sorted({shape for kind in kinds for _, shape in kind})))
+        raise DataError(f"Expected samples of one shape for {who}, got {found}. Pad or crop them.")
+    return {name: torch.cat([x[name] for x in batches]) for name in batches[0]}
 
 
 def _inputs(x: Any, who: str) -> Inputs:
     if isinstance(x, Mapping):
-        return {str(name): to_tensor(value, f"input {name!r} of {who}") for name, value in x.items()}
+        named = ((name if isinstance(name, int) else str(name), value) for name, value in x.items())
+        return {name: to_tensor(value, f"input {name!r} of {who}") for name, value in named}
     if _are_several(x):
-        return tuple(to_tensor(part, f"input {number} of {who}") for number, part in enumerate(x))
-    if isinstance(x, _FrameInputs):
-        x = x.numbers()
+        return {number: to_tensor(part, f"input {number} of {who}") for number, part in enumerate(x)}
     found = to_tensor(x, f"the inputs of {who}")
     if found.dim() == 0:
         raise DataError(f"Expected samples for {who}, got a single number.")
-    return found
+    return {SINGLE: found}
 
 
 def _are_several(x: object) -> bool:
@@ -272,38 +256,10 @@ def _are_several(x: object) -> bool:
 
 def _single(rows: ClientSamples, fields: InputFields | None, who: str) -> Tensor:
     """The inputs in one tensor."""
-    if isinstance(rows.x, Tensor):
-        if fields is not None:
-            raise DataError(f"Expected several inputs for {who}, as for the first client, got a single tensor.")
-        return rows.x
-    if fields is None:
-        raise DataError(f"Expected a single tensor of inputs for {who}, as for the first client, got several.")
-    return fields.pack(rows.x, who)
-
-
-def _parts(x: Inputs) -> dict[str, Tensor]:
-    match x:
-        case Tensor():
-            return {"": x}
-        case tuple():
-            return {str(number): part for number, part in enumerate(x)}
-    return x
-
-
-def _check_parts(xs: Sequence[Inputs], who: str) -> None:
-    kinds = {tuple((name, tuple(part.shape[1:])) for name, part in _parts(x).items()) for x in xs}
-    if len(kinds) > 1:
-        shapes = sorted({shape for kind in kinds for _, shape in kind})
-        found = ", ".join(map(str, shapes))
-        raise DataError(f"Expected samples of one shape for {who}, got {found}. Pad or crop them.")
-
-
-def _cat_inputs(xs: Sequence[Inputs]) -> Inputs:
-    first = xs[0]
-    if isinstance(first, Tensor):
-        return torch.cat([x for x in xs if isinstance(x, Tensor)])
-    joined = {name: torch.cat([_parts(x)[name] for x in xs]) for name in _parts(first)}
-    return tuple(joined.values()) if isinstance(first, tuple) else joined
+    if (SINGLE in rows.x) != (fields is None):
+        wanted, got = ("a single tensor of", "several") if fields is None else ("several", "a single tensor")
+        raise DataError(f"Expected {wanted} inputs for {who}, as for the first client, got {got}.")
+    return rows.x[SINGLE] if fields is None else fields.pack(rows.x, who)
 
 
 def _check_alike(parts: Sequence[Tensor], names: Sequence[str], what: str) -> None:

@@ -64,15 +64,11 @@ def as_numbers(name: str, column: NDArray[Any], who: str) -> NDArray[Any]:
     """A column of numbers or booleans; any other is refused, with what to do."""
     if column.dtype.kind in "biuf":
         return column
-    if column.dtype.kind == "M":
+    if column.dtype.kind in "Mm":
+        dates = "dates", ", drop the column, or use tacit.Task.from_table, which encodes them."
+        what, how = dates if column.dtype.kind == "M" else ("durations", ": column / numpy.timedelta64(1, 'D').")
         raise DataError(
-            f"Expected numbers in column {name!r} of {who}, got dates. Convert them, for example to days, drop the "
-            "column, or use tacit.Task.from_table, which encodes them."
-        )
-    if column.dtype.kind == "m":
-        raise DataError(
-            f"Expected numbers in column {name!r} of {who}, got durations. Convert them, for example to days: "
-            "column / numpy.timedelta64(1, 'D')."
+            f"Expected numbers in column {name!r} of {who}, got {what}. Convert them, for example to days{how}"
         )
     if column.dtype.kind == "O" and all(value is None or is_number(value) for value in column):
         return np.array([np.nan if value is None else value for value in column], dtype=np.float64)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, RandomSampler, SequentialSampler
 
-from tacit.data.tensors import to_tensor
+from tacit.data.tensors import check_one_shape, to_tensor
 from tacit.errors import DataError, UserError
 
 MOST_SAMPLES = 1 << 18  # of a client, from something that does not say when it ends
@@ -43,13 +43,16 @@ def dataset_samples(data: Any, who: str) -> Iterator[Any]:
 def batch_of_one(sample: Any, who: str) -> Any:
     """A sample as a batch: a pair, or a dictionary of columns."""
     if isinstance(sample, Mapping):
-        return {name: stacked((value,), who) for name, value in sample.items()}
-    if isinstance(sample, tuple | list) and len(sample) == 2:
-        x, y = sample
+        return _one(sample, who)
+    if isinstance(sample, tuple | list) and len(sample) > 1:
+        x, y = as_pair(sample)
         return _one(x, who), stacked((y,), who)
-    if isinstance(sample, tuple | list) and len(sample) > 2:
-        return tuple(stacked((x,), who) for x in sample[:-1]), stacked((sample[-1],), who)
     raise DataError(f"Expected samples (x, y) in the data set of {who}, got {described(sample)}.")
+
+
+def as_pair(batch: Any) -> Any:
+    """Several inputs and the targets as a pair; anything else as it is."""
+    return (tuple(batch[:-1]), batch[-1]) if isinstance(batch, tuple | list) and len(batch) > 2 else batch
 
 
 def readable(items: Iterable[Any], what: str) -> Iterator[Any]:
@@ -104,11 +107,7 @@ def _one(x: Any, who: str) -> Any:
 def stacked(values: Sequence[Any], who: str) -> Tensor:
     """Samples in one tensor."""
     found = [to_tensor(value, who) for value in values]
-    shapes = sorted({tuple(each.shape) for each in found})
-    if len(shapes) > 1:
-        raise DataError(
-            f"Expected samples of one shape for {who}, got {', '.join(map(str, shapes[:3]))}. Pad or crop them."
-        )
+    check_one_shape(found, who, "Pad or crop them.")
     return torch.stack(found)
 
 

@@ -148,8 +148,7 @@ class TargetColumn:
 
     def to_plain(self) -> dict[str, Any]:
         """The target as plain values, without what is empty."""
-        values = {"classes": list(self.classes)} if self.classes else {"limits": list(self.limits or ())}
-        return {"name": self.name, **values}
+        return {key: value for key, value in asdict(self).items() if value}
 
     @property
     def scale(self) -> Scale:
@@ -285,14 +284,8 @@ class Encoding:
         """The encoding as plain values for TOML or JSON, without what is empty: its canonical form."""
         plain = {
             "format": self.format,
-            "numbers": {name: list(limits) for name, limits in self.numbers.items()},
-            "categories": {name: list(values) for name, values in self.categories.items()},
-            "indicators": list(self._indicators),
+            **asdict(self),
             "target": None if self.target is None else self.target.to_plain(),
-            "client": self.client,
-            "patient": self.patient,
-            "dropped": list(self.dropped),
-            "preprocessing": asdict(self.preprocessing),
         }
         return {key: value for key, value in plain.items() if value or key == "indicators"}
 

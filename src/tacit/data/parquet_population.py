@@ -1,6 +1,6 @@
 """A population on disk from Parquet files that need not fit into memory: two passes, some rows at a time.
 
-The first pass finds where the rows of every client go (`row_places`) and what the encoding depends on (`TableSketch`);
+The first pass finds where the rows of every client go (`row_places`) and what the encoding depends on (`_sketched`);
 the second encodes the rows and writes them to their places in the files that `population_files` describes. Memory
 depends neither on the number of rows nor on that of clients. Beside the population are `encoding.json`, how rows were
 encoded, and `names.jsonl`, the clients' names in their order.
@@ -9,7 +9,7 @@ encoded, and `names.jsonl`, the clients' names in their order.
 import json
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from itertools import pairwise
@@ -27,7 +27,7 @@ from tacit.data.data_frames import Columns
 from tacit.data.encoding import ENCODING, Encoding
 from tacit.data.parquet_files import count_rows, record_batches
 from tacit.data.population import Population
-from tacit.data.population_files import DESCRIPTION, PERSON_IDS, PopulationForm, form_of, open_population
+from tacit.data.population_files import PERSON_IDS, PopulationForm, form_of, open_population
 from tacit.data.row_places import RowPlaces, digests
 from tacit.data.table_task import (
     MOST_CATEGORIES,
@@ -40,6 +40,8 @@ from tacit.data.table_task import (
 )
 from tacit.data.tables import (
     CLIENT,
+    DESCRIPTION,
+    PARQUET,
     Table,
     check_not_in_files,
     check_same_columns,
@@ -54,7 +56,6 @@ from tacit.data.tables import (
 )
 from tacit.errors import DataError, expect
 
-ENDINGS = (".parquet", ".pq")
 _KEPT = 2 * MOST_CATEGORIES  # different values of a column: more than any limit on their number
 BATCH = 1 << 16  # rows that are in memory at a time
 NAMES = "names.jsonl"
@@ -82,13 +83,13 @@ class ParquetRows:
     def at(cls, source: Path) -> "ParquetRows":
         """A file, a folder with one file per client, or folders named COLUMN=VALUE."""
         if not source.is_dir():
-            expect(source.name.endswith(ENDINGS), f"a Parquet file ({', '.join(ENDINGS)}) or a folder, got {source}")
+            expect(source.name.endswith(PARQUET), f"a Parquet file ({', '.join(PARQUET)}) or a folder, got {source}")
             return cls(str(source), [source], {})
         if is_partitioned(source):
-            paths = partitioned_files(source, ENDINGS)
+            paths = partitioned_files(source, PARQUET)
             expect(len(paths) > 0, f"Parquet files in the folders of {source}, got none")
             return cls(str(source), paths, partition_columns(source, paths))
-        paths = [path for path in table_files(source) if path.name.endswith(ENDINGS)]
+        paths = [path for path in table_files(source) if path.name.endswith(PARQUET)]
         expect(len(paths) > 0, f"Parquet files in {source}, got none")
         clients = np.array([client_of_file(path) for path in paths], dtype=object)
         return cls(str(source), paths, {CLIENT: clients}, CLIENT)
@@ -120,7 +121,8 @@ def convert_parquet(
     rows = ParquetRows.at(Path(source))
     with _new_folder(Path(folder)) as place, tempfile.TemporaryDirectory(dir=place, prefix="sorting-") as scratch:
         sketch, places, name = _first_pass(rows, settings, Path(scratch), place)
-        encoding = _encoding(sketch, name, settings)
+        inputs = [each for each in sketch.columns if each not in (name, settings.target)]
+        encoding = make_encoding(sketch, name, inputs, settings, np.arange(sketch.rows), settings.public_table)
         form = _second_pass(rows, encoding, places, place)
         del places
     files.write(place / ENCODING, encoding.to_bytes())
@@ -144,8 +146,9 @@ def _first_pass(
     rows: ParquetRows, settings: TableSettings, scratch: Path, place: Path
 ) -> tuple[Table, NDArray[np.int64], str]:
     """The sketch of all rows, the place of each, and the column of the client."""
-    places, sketch, client = RowPlaces(scratch, rows.count()), TableSketch(), ""
+    places, client = RowPlaces(scratch, rows.count()), ""
     inputs: list[str] = []
+    sketch: Columns = {}
     try:
         for table in rows.batches():
             if not client:
@@ -156,17 +159,16 @@ def _first_pass(
             if settings.patient is not None:
                 _check_persons(table, settings.patient)
             places.add(table.texts(client))
-            sketch.add(table, [*inputs, settings.target])
+            for name in (*inputs, settings.target):
+                table.check_finite(name)
+                before = [sketch[name]] if name in sketch else []
+                sketch[name] = _sketched(stack_columns([*before, table.columns[name]]))
     finally:
         places.close()
     expect(bool(client), f"{rows.name} to have rows, got none")
-    return sketch.table(rows.name), places.finish(place / "offsets"), client
-
-
-def _encoding(sketch: Table, client: str, settings: TableSettings) -> Encoding:
-    public = None if settings.public is None else read_table(settings.public, "the public table")
-    inputs = [name for name in sketch.columns if name not in (client, settings.target)]
-    return make_encoding(sketch, client, inputs, settings, np.arange(sketch.rows), public)
+    longest = max(map(len, sketch.values()))  # shorter columns repeat their values
+    table = Table(rows.name, {name: np.resize(column, longest) for name, column in sketch.items()})
+    return table, places.finish(place / "offsets"), client
 
 
 def _second_pass(rows: ParquetRows, encoding: Encoding, places: NDArray[np.int64], place: Path) -> PopulationForm:
@@ -221,11 +223,7 @@ def _number_persons(ids: NDArray[np.int64], offsets: NDArray[np.int64]) -> None:
 
 def is_converted(source: object) -> bool:
     """Whether this is a folder with a converted table."""
-    return (
-        isinstance(source, str | Path)
-        and (Path(source) / ENCODING).is_file()
-        and (Path(source) / DESCRIPTION).is_file()
-    )
+    return isinstance(source, str | Path) and all((Path(source) / name).is_file() for name in (ENCODING, DESCRIPTION))
 
 
 def converted_arguments(source: Any, settings: TableSettings) -> dict[str, Any]:
@@ -233,15 +231,14 @@ def converted_arguments(source: Any, settings: TableSettings) -> dict[str, Any]:
     folder, encoding = Path(source), Encoding.read(Path(source) / ENCODING)
     _check_fixed(folder, settings, encoding.known_target.name)
     population = open_population(folder)
-    held = None if isinstance(settings.test, int | float) else settings.test
-    public = None if settings.public is None else read_table(settings.public, "the public table")
+    test = settings.test_table
     loss = encoding.known_target.loss if settings.loss is None else settings.loss
     return {
         "model": sized_model(settings.model, population.x.shape[1], encoding.known_target.outputs),
         "clients": population,
-        "test": None if held is None else encoding.samples(read_table(held, "the test table")),
+        "test": None if test is None else encoding.samples(test),
         "loss": loss,
-        "public": public_samples(encoding, public, Key.from_seed(settings.seed, "table"), None),
+        "public": public_samples(encoding, settings.public_table, Key.from_seed(settings.seed, "table"), None),
         "name": settings.name or folder.name,
         "preprocessing": encoding.preprocessing,
         "test_overlap": "coincidental",
@@ -267,26 +264,8 @@ def _check_fixed(folder: Path, settings: TableSettings, target: str) -> None:
             )
 
 
-class TableSketch:
-    """Collects tables with the same columns."""
-
-    def __init__(self) -> None:
-        self._columns: Columns = {}
-
-    def add(self, table: Table, names: Iterable[str]) -> None:
-        """More rows, of which these columns matter."""
-        for name in names:
-            table.check_finite(name)
-            before = [self._columns[name]] if name in self._columns else []
-            self._columns[name] = _sketched(stack_columns([*before, table.columns[name]]))
-
-    def table(self, name: str) -> Table:
-        """The sketch; shorter columns repeat their values."""
-        rows = max(map(len, self._columns.values()))
-        return Table(name, {key: np.resize(column, rows) for key, column in self._columns.items()})
-
-
 def _sketched(column: NDArray[Any]) -> NDArray[Any]:
+    """What an encoding depends on: a column's values, or of many the least ones and the largest, and a missing one."""
     gone = missing(column)
     values = np.unique(column[~gone])
     if len(values) > _KEPT:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from tacit.core.prices import ClientUnits, Unit
 from tacit.data import client_samples
-from tacit.data.adapted import InputFields
+from tacit.data.adapted import SINGLE, InputFields
 from tacit.data.persons import number_persons
 from tacit.data.tensors import to_tensor
 from tacit.errors import DataError, expect
@@ -232,8 +232,7 @@ def read_clients(
         rows.append(found.aligned(rows[0].columns if rows else (), who))
     expect(len(rows) > 0, "at least one client, got none")
     check_not_empty([each.count for each in rows], lambda client: names[client])
-    first = rows[0].x
-    fields = None if isinstance(first, Tensor) else inputs or InputFields.of(first)
+    fields = None if SINGLE in rows[0].x else inputs or InputFields.of(rows[0].x)
     x, y = client_samples.pool(rows, names, fields)
     parts = torch.split(torch.arange(len(x)), [each.count for each in rows])
     named = tuple(str(name) for name in clients) if isinstance(clients, Mapping) else ()
@@ -249,9 +248,19 @@ def read_held(
         return None
     who = f"the {'held-out' if name == 'test' else name} data"
     rows = client_samples.read_rows(data, who, target).aligned(columns, who)
-    if isinstance(rows.x, Tensor):  # of one input, or packed before
-        return rows.x, rows.y
+    if SINGLE in rows.x:  # one input, or several that were packed before
+        return rows.x[SINGLE], rows.y
     return client_samples.pool([rows], [who], inputs)
+
+
+def owners_of(parts: Sequence[Tensor]) -> Tensor:
+    """The number of the part that each row is of, those of the first part first.
+
+    Example:
+        >>> owners_of([torch.zeros(2), torch.zeros(1)])
+        tensor([0, 0, 1])
+    """
+    return torch.arange(len(parts)).repeat_interleave(torch.tensor([len(part) for part in parts]))
 
 
 def by_key(keys: Tensor | np.ndarray | Sequence[str]) -> list[Tensor]:

@@ -25,10 +25,10 @@ from tacit.core import files
 from tacit.core.serialization import Source, read_json, write_json
 from tacit.data.persons import number_persons
 from tacit.data.population import Population
+from tacit.data.tables import DESCRIPTION
 from tacit.data.tensors import MAPPED, to_tensor
 from tacit.errors import DataError, expect
 
-DESCRIPTION = "population.json"
 PERSON_IDS = "persons"
 STORED = "_tacit_file"  # the file, the type and the shape of a tensor that any process can open again
 _KINDS = ("float32", "float64", "int64", "uint8")

@@ -36,7 +36,8 @@ class RowPlaces:
 
     def __init__(self, folder: Path, rows: int) -> None:
         self._folder, self._rows, self._seen = folder, rows, 0
-        self._buckets = [folder / f"bucket-{number}" for number in range(_bucket_count(rows))]
+        buckets = min(max(1, -(-rows // ROWS_OF_A_BUCKET)), MOST_BUCKETS)
+        self._buckets = [folder / f"bucket-{number}" for number in range(buckets)]
         with ExitStack() as stack:
             self._files: list[IO[bytes]] = [stack.enter_context(path.open("wb")) for path in self._buckets]
             self._stack = stack.pop_all()
@@ -77,10 +78,6 @@ class RowPlaces:
                 ordered = records[np.lexsort((records[:, 1], records[:, 0]))]  # stable: rows ascend
                 new = (ordered[1:, :2] != ordered[:-1, :2]).any(1)
                 yield ordered[:, 2].astype(np.int64), np.concatenate([[0], np.flatnonzero(new) + 1])
-
-
-def _bucket_count(rows: int) -> int:
-    return min(max(1, -(-rows // ROWS_OF_A_BUCKET)), MOST_BUCKETS)
 
 
 def _sizes(rows: NDArray[np.int64], starts: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -18,9 +18,10 @@ from torch import Tensor, nn
 from tacit.core.keys import Key
 from tacit.core.losses import BinaryCrossEntropy, CrossEntropy
 from tacit.core.schema import listed
+from tacit.data.adapted import attempt
 from tacit.data.data_frames import find_column
 from tacit.data.encoding import MAX_INPUTS, Encoding, Preprocessing, TargetColumn, limits_of, shown
-from tacit.data.population import Population, Samples, by_key
+from tacit.data.population import Population, Samples, by_key, owners_of
 from tacit.data.tables import Table, read_table
 from tacit.errors import DataError, expect
 
@@ -60,6 +61,19 @@ class TableSettings:
             given = getattr(self, field)
             object.__setattr__(self, field, (given,) if isinstance(given, str) else tuple(map(str, given)))
 
+    @property
+    def fraction(self) -> float | None:
+        """The fraction of rows that is held out; None: a table of its own is, or nothing."""
+        return self.test if isinstance(self.test, int | float) else None
+
+    @property
+    def test_table(self) -> Table | None:
+        return None if self.test is None or self.fraction is not None else read_table(self.test, "the test table")
+
+    @property
+    def public_table(self) -> Table | None:
+        return None if self.public is None else read_table(self.public, "the public table")
+
     def with_roles_of(self, declared: Encoding, table: Table) -> "TableSettings":
         """The same, where columns have the roles that a file declares, unless others are given."""
         more = [name for name in declared.dropped if name in table.columns and name not in self.drop]
@@ -74,26 +88,29 @@ def task_arguments(source: Any, given: TableSettings) -> dict[str, Any]:
     client = client_column(table, settings.client)
     inputs = input_columns(table, client, settings)
     names, parts = clients_of(table, client)
-    key, test = Key.from_seed(settings.seed, "table"), settings.test
+    key, fraction, test = Key.from_seed(settings.seed, "table"), settings.fraction, settings.test_table
     persons = np.array(table.texts(settings.patient)) if settings.patient else None
-    rows = split_rows(parts, test, settings.split, key, persons) if isinstance(test, int | float) else whole(parts)
-    public = None if settings.public is None else read_table(settings.public, "the public table")
+    rows = whole(parts) if fraction is None else split_rows(parts, fraction, settings.split, key, persons)
+    public = settings.public_table
     encoding = make_encoding(table, client, inputs, settings, rows.training, public)
     x = encoding.inputs(table)
     model = sized_model(settings.model, x.shape[1], encoding.known_target.outputs)
     loss = _loss(settings, encoding, model, x)
     y = encoding.targets(table, loss)
-    held, overlap = held_out_samples(rows, test, encoding, (x, y), settings.split, loss)
+    held = None if test is None else encoding.samples(test, loss)
+    if rows.held_out is not None:
+        held = x[rows.held_out], y[rows.held_out]
+    own = rows.held_out is not None and settings.split == "rows"
     return {
         "model": model,
         "clients": Population.split(x, y, rows.clients, [names[each] for each in rows.numbers]),
         "test": held,
-        "owners": rows.owners if held is not None and isinstance(test, int | float) else None,
+        "owners": rows.owners,
         "loss": loss,
         "public": public_samples(encoding, public, key, loss),
         "name": settings.name or Path(table.name).name.split(".")[0],
         "preprocessing": encoding.preprocessing,
-        "test_overlap": overlap,
+        "test_overlap": "intended" if own else "coincidental",
         "patient": None if persons is None else [persons[part.numpy()] for part in rows.clients],
         "encoding": encoding,
         "notes": tuple(_notes(table, encoding, rows, x, random_public=public is None)),
@@ -295,12 +312,12 @@ def sized_model(model: Any, inputs: int, outputs: int) -> nn.Module | Callable[[
 
 def _outputs_of(model: nn.Module | Callable[[], nn.Module], x: Tensor) -> int:
     """How many outputs a model has for a sample; 0 if it does not accept it."""
-    with torch.no_grad(), torch.random.fork_rng(devices=[]):
-        try:
-            made = model if isinstance(model, nn.Module) else model()
-            return int(made(x[:2]).shape[-1])
-        except Exception:  # a user's model may fail in any way; the task reports it
-            return 0
+
+    def width() -> int:
+        made = model if isinstance(model, nn.Module) else model()
+        return int(made(x[:2]).shape[-1])
+
+    return attempt(width) or 0
 
 
 def _notes(table: Table, encoding: Encoding, rows: "RowSplit", x: Tensor, *, random_public: bool) -> Iterable[str]:
@@ -384,14 +401,13 @@ def split_rows(
         order = torch.randperm(len(parts), generator=generator).tolist()
         count = min(max(1, round(test * len(parts))), len(parts) - 1)
         held, kept = sorted(order[:count]), sorted(order[count:])
-        owners = torch.arange(count).repeat_interleave(torch.tensor([len(parts[each]) for each in held]))
-        return RowSplit([parts[each] for each in kept], kept, torch.cat([parts[each] for each in held]), owners)
+        held_parts = [parts[each] for each in held]
+        return RowSplit([parts[each] for each in kept], kept, torch.cat(held_parts), owners_of(held_parts))
     divided = [_divided(part, test, None if persons is None else persons[part.numpy()], generator) for part in parts]
     rest, held_rows = [each for each, _ in divided], [each for _, each in divided]
-    held_out, counts = torch.cat(held_rows), torch.tensor([len(each) for each in held_rows])
-    if len(held_out) == 0:
+    if not sum(map(len, held_rows)):
         return whole(rest)
-    return RowSplit(rest, list(range(len(parts))), held_out, torch.arange(len(parts)).repeat_interleave(counts))
+    return RowSplit(rest, list(range(len(parts))), torch.cat(held_rows), owners_of(held_rows))
 
 
 def _divided(
@@ -405,16 +421,3 @@ def _divided(
         return part[order[count:]].sort().values, part[order[:count]]
     held = torch.isin(torch.from_numpy(number), order[:count])
     return part[~held], part[held]
-
-
-def held_out_samples(
-    rows: RowSplit, test: Any, encoding: Encoding, samples: Samples, split: str, loss: object
-) -> tuple[Samples | None, Literal["coincidental", "intended"]]:
-    """The held-out samples, and whether they are the clients' own."""
-    if not isinstance(test, int | float):
-        held = None if test is None else encoding.samples(read_table(test, "the test table"), loss)
-        return held, "coincidental"
-    if rows.held_out is None:
-        return None, "coincidental"
-    x, y = samples
-    return (x[rows.held_out], y[rows.held_out]), "coincidental" if split == "clients" else "intended"

@@ -32,7 +32,7 @@ SEPARATORS = ",;\t|"
 PARQUET = (".parquet", ".pq")
 SUFFIXES = (".csv", ".tsv", ".txt", ".csv.gz", ".tsv.gz", *PARQUET)
 OTHERS = (".json", ".jsonl", ".feather", ".arrow", ".zip", ".bz2", ".xz", ".zst", ".7z", ".pkl", ".h5", ".sav", ".dta")
-POPULATION = "population.json"  # describes a population on disk
+DESCRIPTION = "population.json"  # of a population on disk
 CLIENT = "client"  # the column that names the file, where a folder has one per client
 _DATE = re.compile(r"\d{4}-\d\d-\d\d([ T]\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[+-]\d\d:?\d\d)?)?")
 
@@ -66,12 +66,9 @@ class Table:
 
     def with_dates(self, name: str) -> "Table":
         """The same, where texts of a column that are all written as dates are dates, as in a CSV file."""
-        column = self.column(name, "input")
-        return (
-            self
-            if column.dtype.kind != "O"
-            else replace(self, columns={**self.columns, name: _typed(self.texts(name))})
-        )
+        if self.column(name, "input").dtype.kind != "O":
+            return self
+        return replace(self, columns={**self.columns, name: _typed(self.texts(name))})
 
     def texts(self, name: str) -> list[str]:
         """A column as categories; missing values are empty."""
@@ -125,12 +122,13 @@ def read_table(source: Any, name: str = "the table") -> Table:
     if is_frame(source):
         return _checked(name, columns_of(source, name))
     if is_columns(source) and all(is_frame(part) or isinstance(part, str | Path) for part in source.values()):
-        return _joined(name, {key: read_table(part, f"the table of {key!r}") for key, part in source.items()})
-    if is_columns(source):
-        return _checked(name, {key: _column(list(values)) for key, values in source.items()})
+        return _of_clients(name, {key: read_table(part, f"the table of {key!r}") for key, part in source.items()})
     if isinstance(source, Sequence) and source and all(isinstance(row, Mapping) for row in source):
         names = list(dict.fromkeys(str(key) for row in source for key in row))
-        return _checked(name, {key: _column([row.get(key) for row in source]) for key in names})
+        source = {key: [row.get(key) for row in source] for key in names}
+    if is_columns(source):
+        columns = {key: np.array(list(values), dtype=object) for key, values in source.items()}
+        return _checked(name, {key: missing_as_none(column) for key, column in columns.items()})
     if isinstance(source, list | tuple) and source and all(map(is_frame, source)):
         raise DataError(
             f"Expected the clients' names with their tables, got a {type(source).__name__} of {len(source)} tables. "
@@ -195,13 +193,13 @@ def _from_path(path: Path) -> Table:
 def _from_folder(folder: Path) -> Table:
     if is_partitioned(folder):
         return _from_partitions(folder)
-    if (folder / POPULATION).exists():
+    if (folder / DESCRIPTION).exists():
         raise DataError(
             f"Expected a table, got the population on disk {folder}. Give it to tacit.Task.from_table or --data, as it "
             "is, if tacit data convert wrote it; otherwise use tacit.Population.open."
         )
     files = table_files(folder)
-    return _joined(str(folder), {client_of_file(path): _from_path(path) for path in files})
+    return _of_clients(str(folder), {client_of_file(path): _from_path(path) for path in files})
 
 
 def table_files(folder: Path) -> list[Path]:
@@ -225,13 +223,7 @@ def _from_partitions(folder: Path) -> Table:
     files = partitioned_files(folder, SUFFIXES)
     if not files:
         raise DataError(f"Expected CSV or Parquet files in the folders of {folder}, got none ({', '.join(SUFFIXES)}).")
-    tables = [_from_path(path) for path in files]
-    keys = partition_columns(folder, files)
-    for table in tables:
-        check_not_in_files(keys, table)
-    rows = [table.rows for table in tables]
-    columns = _stacked_columns(tables) | {key: np.repeat(values, rows) for key, values in keys.items()}
-    return Table(str(folder), columns, doubts=_doubts(tables))
+    return _joined(str(folder), [_from_path(path) for path in files], partition_columns(folder, files))
 
 
 def check_not_in_files(keys: Iterable[str], table: Table) -> None:
@@ -242,23 +234,20 @@ def check_not_in_files(keys: Iterable[str], table: Table) -> None:
             raise DataError(f"Expected no column {key!r} in {table.name}: {source}. Rename it.")
 
 
-def _joined(name: str, tables: Mapping[str, Table]) -> Table:
+def _of_clients(name: str, tables: Mapping[str, Table]) -> Table:
     """Tables of clients as one, with a column for the client."""
-    check_not_in_files([CLIENT], next(iter(tables.values())))
-    parts = list(tables.values())
-    clients = np.repeat(np.array(list(tables), dtype=object), [table.rows for table in parts])
-    return Table(name, _stacked_columns(parts) | {CLIENT: clients}, CLIENT, _doubts(parts))
+    return _joined(name, list(tables.values()), {CLIENT: np.array(list(tables), dtype=object)}, CLIENT)
 
 
-def _doubts(tables: Iterable[Table]) -> dict[str, str]:
-    return {key: sentence for table in tables for key, sentence in table.doubts.items()}
-
-
-def _stacked_columns(tables: Sequence[Table]) -> Columns:
-    first = tables[0]
+def _joined(name: str, tables: Sequence[Table], more: Columns, client: str = "") -> Table:
+    """Tables with the same columns as one, and columns with a value for each of them."""
     for table in tables:
-        check_same_columns(first, table)
-    return {key: stack_columns([table.columns[key] for table in tables]) for key in first.columns}
+        check_not_in_files(more, table)
+        check_same_columns(tables[0], table)
+    rows = [table.rows for table in tables]
+    columns = {key: stack_columns([table.columns[key] for table in tables]) for key in tables[0].columns}
+    columns |= {key: np.repeat(values, rows) for key, values in more.items()}
+    return Table(name, columns, client, {key: text for table in tables for key, text in table.doubts.items()})
 
 
 def check_same_columns(first: Table, table: Table) -> None:
@@ -270,19 +259,13 @@ def check_same_columns(first: Table, table: Table) -> None:
 
 
 def stack_columns(parts: Sequence[NDArray[Any]]) -> NDArray[Any]:
-    """One column from those of several tables; where only some have numbers, all values are strings."""
-    known = [part for part in parts if not missing(part).all()]
-    if any(part.dtype.kind == "O" for part in known) and not all(part.dtype.kind == "O" for part in known):
+    """One column from those of several tables; where they differ in kind, all values are strings."""
+    kinds = {part.dtype for part in parts if not missing(part).all()} or {np.dtype(np.float64)}
+    if len(kinds) > 1:
         return np.concatenate([_as_strings(part) for part in parts])
-    if not known or known[0].dtype.kind == "f":
-        return np.concatenate([part.astype(np.float64) if part.dtype.kind == "f" else _nans(part) for part in parts])
-    blank = None if known[0].dtype.kind == "O" else np.datetime64("NaT")
-    same = (np.full(len(part), blank, dtype=known[0].dtype) if missing(part).all() else part for part in parts)
-    return np.concatenate(list(same))
-
-
-def _nans(part: NDArray[Any]) -> NDArray[Any]:
-    return np.full(len(part), np.nan)
+    (kind,) = kinds
+    blank = {"O": None, "M": np.datetime64("NaT")}.get(kind.kind, np.nan)
+    return np.concatenate([np.full(len(part), blank, kind) if missing(part).all() else part for part in parts])
 
 
 def _as_strings(part: NDArray[Any]) -> NDArray[Any]:
@@ -397,11 +380,6 @@ def _typed(texts: Sequence[str], numbers: Sequence[float] | None = None) -> NDAr
         with suppress(ValueError):  # such as the 31st of February
             return np.array(["NaT" if absent else text[:10] for text, absent in zip(texts, gone, strict=True)], "M8[D]")
     return np.array([None if absent else text for text, absent in zip(texts, gone, strict=True)], dtype=object)
-
-
-def _column(values: list[Any]) -> NDArray[Any]:
-    """A column from values of any kind."""
-    return missing_as_none(np.array(values, dtype=object))
 
 
 def _checked(name: str, columns: Columns) -> Table:

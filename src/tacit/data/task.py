@@ -156,11 +156,12 @@ class Task:
         loss = _loss_for(self.loss, population.y)
         set_field("loss", loss)
         set_field("inputs", inputs)
-        cast = _Casts.of(population, loss, self.model, inputs, self.output)
-        x = cast.x(population.x)
-        set_field("clients", replace(population, x=x, y=cast.y(population.y)))
+        wanted, floats = _types(population.x, self.model, inputs, self.output)
+        x = population.x if wanted is None else population.x.to(wanted)
+        set_field("clients", replace(population, x=x, y=_cast_targets(population.y, loss, floats)))
         for name, samples in held.items():
-            set_field(name, None if samples is None else (_cast_like(samples[0], x), cast.y(samples[1])))
+            cast = samples and (_cast_like(samples[0], x), _cast_targets(samples[1], loss, floats))
+            set_field(name, cast)
         self._check()
 
     def _check(self) -> None:
@@ -203,44 +204,34 @@ class Task:
         return adapted(full_precision(model), self.population.x, self.inputs, self.output)
 
 
-@dataclass(frozen=True, eq=False)
-class _Casts:
-    """The types that inputs and targets are converted to; None: they stay as they are."""
+def _types(
+    x: Tensor, model: Any, inputs: InputFields | None, output: Output | None
+) -> tuple[torch.dtype | None, torch.dtype]:
+    """The types that inputs (None: they stay as they are) and targets that are no classes are converted to.
 
-    inputs: torch.dtype | None
-    loss: Any
-    floats: torch.dtype
+    By what the model computes with. A function is called once, where the data do not decide.
+    """
+    if x.dtype == torch.float32 and not isinstance(model, nn.Module):
+        return None, torch.float32
+    probe = model if isinstance(model, nn.Module) else built(model)
+    floats = torch.float32 if probe is None else floats_of(probe)
+    if inputs is not None or is_mapped(x) or probe is None:
+        return None, floats
+    if x.is_floating_point():
+        return floats, floats
+    model = probe if output is None else AdaptedModel(probe, None, output)
+    if x.dtype == torch.bool or (not accepts(model, x[:2]) and accepts(model, x[:2].to(floats))):
+        return floats, floats
+    return torch.int64 if accepts(model, x[:2].long()) else None, floats
 
-    @classmethod
-    def of(
-        cls, population: Population, loss: Any, model: Any, inputs: InputFields | None, output: Output | None
-    ) -> "_Casts":
-        """By what the model computes with. A function is called once, where the data do not decide."""
-        x = population.x
-        if x.dtype == torch.float32 and not isinstance(model, nn.Module):
-            return cls(None, loss, torch.float32)
-        probe = model if isinstance(model, nn.Module) else built(model)
-        floats = torch.float32 if probe is None else floats_of(probe)
-        if inputs is not None or is_mapped(x) or probe is None:
-            return cls(None, loss, floats)
-        if x.is_floating_point():
-            return cls(floats, loss, floats)
-        model = probe if output is None else AdaptedModel(probe, None, output)
-        if x.dtype == torch.bool or (not accepts(model, x[:2]) and accepts(model, x[:2].to(floats))):
-            return cls(floats, loss, floats)
-        return cls(torch.int64 if accepts(model, x[:2].long()) else None, loss, floats)
 
-    def x(self, x: Tensor) -> Tensor:
-        return x if self.inputs is None or x.dtype == self.inputs else x.to(self.inputs)
-
-    def y(self, y: Tensor) -> Tensor:
-        if type(self.loss) in (MeanSquared, RootMeanSquared, BinaryCrossEntropy):
-            y = y.to(self.floats)
-            return y[:, None] if y.dim() == 1 else y
-        if y.is_floating_point():
-            return y.to(self.floats)
-        classes = isinstance(self.loss, CrossEntropy | RootBrier) and y.dim() == 2 and y.shape[1] == 1
-        return (y[:, 0] if classes else y).long()
+def _cast_targets(y: Tensor, loss: Any, floats: torch.dtype) -> Tensor:
+    if type(loss) in (MeanSquared, RootMeanSquared, BinaryCrossEntropy):
+        return y.to(floats)[:, None] if y.dim() == 1 else y.to(floats)
+    if y.is_floating_point():
+        return y.to(floats)
+    classes = isinstance(loss, CrossEntropy | RootBrier) and y.dim() == 2 and y.shape[1] == 1
+    return (y[:, 0] if classes else y).long()
 
 
 def _cast_like(x: Tensor, pool: Tensor) -> Tensor:

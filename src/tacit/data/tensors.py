@@ -2,9 +2,8 @@
 
 import tempfile
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import reduce
-from numbers import Number
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from tacit.data.data_frames import is_number
 from tacit.errors import DataError
 
 MAPPED = "_tacit_mapped"  # the memory-mapped array that a tensor shows
@@ -77,27 +77,29 @@ def _pooled_on_disk(parts: Sequence[Tensor]) -> Tensor:
 
 
 def _plain_tensor(values: Tensor, who: str) -> Tensor:
-    if values.is_nested:
-        raise DataError(
-            f"Expected samples of one shape for {who}, got a nested tensor. Pad it: "
-            "torch.nested.to_padded_tensor(x, 0.0)."
-        )
-    if values.device.type == "meta":
-        raise DataError(f"Expected numbers for {who}, got a tensor without data (device='meta'). Load its data.")
-    if values.is_sparse or values.layout != torch.strided:
+    """The numbers of a tensor that has some, of a type that kernels and NumPy have: half precision becomes float32."""
+    kind = values.dtype
+    if values.is_sparse or (values.layout != torch.strided and not values.is_nested):
         raise DataError(f"Expected {who} as a dense tensor, got a sparse one. Convert it with .to_dense().")
-    if values.is_complex():
-        raise DataError(f"Expected real numbers for {who}, got {values.dtype}. Use torch.view_as_real(x).")
-    if values.is_quantized:
-        raise DataError(f"Expected plain numbers for {who}, got {values.dtype}. Convert them with .dequantize().")
-    return _ordinary(values.detach().cpu() if values.requires_grad or values.device.type != "cpu" else values)
+    for refused, wanted, found in (
+        (values.is_nested, "samples of one shape", "a nested tensor. Pad it: torch.nested.to_padded_tensor(x, 0.0)."),
+        (values.device.type == "meta", "numbers", "a tensor without data (device='meta'). Load its data."),
+        (values.is_complex(), "real numbers", f"{kind}. Use torch.view_as_real(x)."),
+        (values.is_quantized, "plain numbers", f"{kind}. Convert them with .dequantize()."),
+    ):
+        if refused:
+            raise DataError(f"Expected {wanted} for {who}, got {found}")
+    if values.requires_grad or values.device.type != "cpu":
+        values = values.detach().cpu()
+    return values.float() if kind in (torch.float16, torch.bfloat16) else values
 
 
-def _ordinary(values: Tensor) -> Tensor:
-    """Numbers of a type that kernels and NumPy have; half precision becomes float32."""
-    if values.dtype in (torch.float16, torch.bfloat16):
-        return values.float()
-    return values
+def check_one_shape(samples: Iterable[Any], who: str, advice: str) -> None:
+    """Raise `DataError` if these arrays or tensors have several shapes."""
+    shapes = sorted({tuple(np.shape(each)) for each in samples})
+    if len(shapes) > 1:
+        found = ", ".join(map(str, shapes[:3]))
+        raise DataError(f"Expected samples of one shape for {who}, got {found}. {advice}")
 
 
 def _to_array(values: Any, who: str) -> NDArray[Any]:
@@ -116,14 +118,9 @@ def _to_array(values: Any, who: str) -> NDArray[Any]:
 
 
 def _list_of_tensors(values: Sequence[Any], who: str) -> NDArray[Any]:
-    shapes = {tuple(torch.as_tensor(each).shape) for each in values}
-    if len(shapes) > 1:
-        found = ", ".join(map(str, sorted(shapes)[:3]))
-        raise DataError(
-            f"Expected samples of one shape for {who}, got {found}. Pad them to one length, for example with "
-            "torch.nn.utils.rnn.pad_sequence."
-        )
-    return _plain_tensor(torch.stack([torch.as_tensor(each) for each in values]), who).numpy()
+    found = [torch.as_tensor(each) for each in values]
+    check_one_shape(found, who, "Pad them to one length, for example with torch.nn.utils.rnn.pad_sequence.")
+    return _plain_tensor(torch.stack(found), who).numpy()
 
 
 def _share(array: NDArray[Any]) -> Tensor:
@@ -188,15 +185,12 @@ def _from_objects(array: NDArray[Any], who: str) -> NDArray[Any]:
         raise DataError(_strings(who, str(example)))
     if any(value is None for value in array.flat):
         raise DataError(f"Expected numbers for {who}, got missing values (None). Fill or remove them.")
-    if all(isinstance(value, Number) and not isinstance(value, complex) for value in array.flat):
+    if all(map(is_number, array.flat)):
         whole = all(isinstance(value, int | np.integer) for value in array.flat)
         return array.astype(np.int64 if whole else np.float64)
     if array.ndim == 1 and all(isinstance(value, list | tuple | np.ndarray) for value in array):
-        shapes = sorted({np.shape(value) for value in array})
-        if len(shapes) == 1:
-            return np.stack([np.asarray(value) for value in array])
-        found = ", ".join(map(str, shapes[:3]))
-        raise DataError(f"Expected samples of one shape for {who}, got {found}. Pad them to one length.")
+        check_one_shape(array, who, "Pad them to one length.")
+        return np.stack([np.asarray(value) for value in array])
     kind = type(example).__name__
     advice = "Give a list, which has an order." if isinstance(example, set | frozenset) else "Convert it to numbers."
     raise DataError(f"Expected numbers for {who}, got an array of {kind}. {advice}")

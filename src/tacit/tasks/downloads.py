@@ -14,7 +14,6 @@ from functools import partial
 from http.client import HTTPException
 from itertools import groupby
 from pathlib import Path
-from typing import Protocol
 
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, TaskID, TextColumn, TransferSpeedColumn
@@ -26,14 +25,7 @@ from tacit.tasks.datasets import DataSet, File, data_folders, locate, verify
 from tacit.tasks.formats import max_packed, pack, packing_of, unpack
 
 _CHUNK = 1 << 18  # bytes per read
-
-
-class Progress(Protocol):
-    """Called during a download."""
-
-    def __call__(self, name: str, done: int, total: int | None) -> None:
-        """`done` of `total` bytes of the file have arrived; `total` is None if the server does not declare it."""
-        ...
+Progress = Callable[[str, int, int | None], None]  # a file's name, its bytes so far and, if it is declared, of how many
 
 
 def fetch(data: DataSet) -> list[Path]:
@@ -95,10 +87,10 @@ def _temporary_folder(parent: Path) -> Iterator[Path]:
 
 def _download_first(files: list[File], target: Path, progress: Progress) -> str:
     """Download from the first source that works; returns its URL."""
-    failures = []
+    failures, size = [], max(file.size for file in files)
     for url in files[0].urls:
         try:
-            _download(url, target, _most_bytes(files, url), partial(progress, files[0].name))
+            _download(url, target, max_packed(size, packing_of(url)), partial(progress, files[0].name))
         except (OSError, HTTPException) as error:
             failures.append(f"{url} ({getattr(error, 'reason', None) or error})")
         else:
@@ -107,11 +99,6 @@ def _download_first(files: list[File], target: Path, progress: Progress) -> str:
         f"{files[0].path} is missing and cannot be fetched from {' or '.join(failures)}. "
         f"Without a network connection, put the file at $TACIT_DATA/{files[0].path}."
     )
-
-
-def _most_bytes(files: list[File], url: str) -> int:
-    """The most bytes that a download of these files may have."""
-    return max_packed(max(file.size for file in files), packing_of(url))
 
 
 def _download(url: str, target: Path, most: int, progress: Callable[[int, int | None], None]) -> None:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from tacit.core.keys import Key
+from tacit.core.losses import Loss
 from tacit.core.schema import choose
 from tacit.data.task import Population, Preprocessing, Samples, Task
 from tacit.errors import expect
@@ -64,14 +65,8 @@ def digits(
     order = torch.randperm(len(x), generator=generator)
     train, public_part, test = order[:1500], order[1500 : 1500 + public], order[1500 + public :]
     parts = _split(y[train], clients, partition, alpha, None, _key(seed))
-    return Task(
-        model=find_model(model),
-        clients=Population.split(x[train], y[train], parts),
-        test=(x[test], y[test]),
-        public=(x[public_part], y[public_part]) if public else None,
-        name="digits",
-        preprocessing=SCALED_PIXELS,
-    )
+    of_public = (x[public_part], y[public_part]) if public else None
+    return image_task("digits", find_model(model), (x[train], y[train]), parts, (x[test], y[test]), public=of_public)
 
 
 def mnist(
@@ -115,14 +110,7 @@ def mnist(
         x, test = oriented_gradients(x), (oriented_gradients(test[0]), test[1])
         public_images = oriented_gradients(public_images[0]), public_images[1]
         make = partial(make, inputs=x.shape[1])
-    return Task(
-        model=make,
-        clients=Population.split(x, y, parts),
-        test=test,
-        public=public_images if public else None,
-        name="mnist",
-        preprocessing=SCALED_PIXELS,
-    )
+    return image_task("mnist", make, (x, y), parts, test, public=public_images if public else None)
 
 
 def fashion_mnist(
@@ -149,14 +137,8 @@ def fashion_mnist(
     """
     (x, y), test = load_idx(FASHION_MNIST, "train"), load_idx(FASHION_MNIST, "t10k")
     parts = _split(y, clients, partition, alpha, samples, _key(seed))
-    return Task(
-        model=find_model(model),
-        clients=Population.split(x, y, parts),
-        test=test,
-        public=_public_digits(public, _key(seed).child("public")),
-        name="fashion-mnist",
-        preprocessing=SCALED_PIXELS,
-    )
+    digits = _public_digits(public, _key(seed).child("public"))
+    return image_task("fashion-mnist", find_model(model), (x, y), parts, test, public=digits)
 
 
 def cifar_10(
@@ -185,11 +167,29 @@ def cifar_10(
     batches = [_load_batch(file.name) for file in train] or [_load_batch("data_batch_1.npz")]
     x, y = (torch.cat(column) for column in zip(*batches, strict=True))
     parts = _split(y, clients, partition, alpha, samples, _key(seed), shards)
+    return image_task("cifar-10", find_model(model), (x, y), parts, _load_batch("test_batch.npz"))
+
+
+def image_task(
+    name: str,
+    model: Callable[[], nn.Module],
+    samples: Samples,
+    parts: partitions.RowParts,
+    test: Samples,
+    *,
+    public: Samples | None = None,
+    owners: Tensor | None = None,
+    loss: Loss | None = None,
+) -> Task:
+    """A task on images with scaled pixels, of which each client has a part."""
     return Task(
-        model=find_model(model),
-        clients=Population.split(x, y, parts),
-        test=_load_batch("test_batch.npz"),
-        name="cifar-10",
+        model=model,
+        clients=Population.split(*samples, parts),
+        test=test,
+        owners=owners,
+        loss=loss,
+        public=public,
+        name=name,
         preprocessing=SCALED_PIXELS,
     )
 
@@ -256,11 +256,10 @@ def _split(
     return choose(ways, partition, "partition")()
 
 
-def _reserve(samples: Samples, counts: tuple[int, ...], pool: int | None, key: Key) -> list[Samples]:
+def _reserve(samples: Samples, counts: tuple[int, int], pool: int | None, key: Key) -> list[Samples]:
     """Disjoint random subsets of these sizes, then the rest of the pool; the original order if nothing is left out."""
     x, y = samples
-    for count in counts:
-        expect(count >= 0, f"public and held_out of {count} >= 0")
+    expect(min(counts) >= 0, f"public and held_out of {min(counts)} >= 0")
     size = len(y) if pool is None else pool
     expect(sum(counts) < size <= len(y), f"public + held_out = {sum(counts)} < pool = {size} <= {len(y)}")
     order = torch.arange(len(y))

@@ -70,7 +70,7 @@ class PatientTable:
     rows: NDArray[np.int64] | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class ClientSplit:
     """How the training rows are split among clients.
 
@@ -115,8 +115,7 @@ def covid_mx(
         positive=table["DATE_DIED"] != 99999999,
         hospital=table["MEDICAL_UNIT"],
     )
-    split = ClientSplit(clients=clients, public=public, balanced=balanced, seed=seed, encoding=encoding)
-    return _make_task(patients, split)
+    return _make_task(patients, ClientSplit(clients, public, balanced, seed, encoding))
 
 
 def ist(
@@ -156,12 +155,11 @@ def ist(
         table=table,
         numbers=("AGE", "RDELAY", "RSBP"),
         categories=("SEX", *early, *deficits, "STYPE", "RXASP", "RXHEP"),
-        positive=_equals(died, "1"),
+        positive=np.asarray(died) == "1",
         hospital=sites,
         rows=None if largest is None else _of_largest(sites, largest),
     )
-    split = ClientSplit(clients=clients, public=public, balanced=balanced, seed=seed, encoding=encoding)
-    return _make_task(patients, split)
+    return _make_task(patients, ClientSplit(clients, public, balanced, seed, encoding))
 
 
 def gusto(
@@ -191,11 +189,10 @@ def gusto(
         table=table,
         numbers=("age", "pulse", "sysbp", "height", "weight", "ste"),
         categories=("sex", "Killip", "miloc", "ttr", *history, "tx"),
-        positive=_equals(table["day30"], "1"),
+        positive=np.asarray(table["day30"]) == "1",
         hospital=np.array([int(number) for number in table[groups]]),
     )
-    split = ClientSplit(clients=clients, public=public, balanced=balanced, seed=seed, encoding=encoding)
-    return _make_task(patients, split)
+    return _make_task(patients, ClientSplit(clients, public, balanced, seed, encoding))
 
 
 def diabetes_130(
@@ -223,12 +220,11 @@ def diabetes_130(
         table=table,
         numbers=numbers,
         categories=tuple(name for name in names if name not in labels and name not in numbers),
-        positive=_equals(table["readmitted"], "<30"),
+        positive=np.asarray(table["readmitted"]) == "<30",
         person=table["patient_nbr"],
         rows=np.flatnonzero([where not in final for where in table["discharge_disposition_id"]]),
     )
-    split = ClientSplit(clients=clients, public=public, balanced=balanced, seed=seed, encoding=encoding)
-    return _make_task(patients, split)
+    return _make_task(patients, ClientSplit(clients, public, balanced, seed, encoding))
 
 
 def support2(
@@ -254,10 +250,9 @@ def support2(
         table=table,
         numbers=("age", "num.co", "edu", "scoma", "aps", "hday", *body, "urine"),
         categories=("sex", "dzgroup", "income", "race", "diabetes", "dementia", "ca"),
-        positive=_equals(table["hospdead"], "1"),
+        positive=np.asarray(table["hospdead"]) == "1",
     )
-    split = ClientSplit(clients=clients, public=public, balanced=balanced, seed=seed, encoding=encoding)
-    return _make_task(patients, split)
+    return _make_task(patients, ClientSplit(clients, public, balanced, seed, encoding))
 
 
 def _make_task(patients: PatientTable, split: ClientSplit) -> Task:
@@ -273,9 +268,8 @@ def _make_task(patients: PatientTable, split: ClientSplit) -> Task:
     parts = [owned[part] for part in _client_parts(patients, train[owned.numpy()], split, key)]
     if split.balanced:
         parts = [_downsample(part, positive, key.child("balance", i)) for i, part in enumerate(parts)]
-        public_rows = (
-            _downsample(public_rows, positive, key.child("balance public")) if len(public_rows) else public_rows
-        )
+        if len(public_rows):
+            public_rows = _downsample(public_rows, positive, key.child("balance public"))
     public: Samples | None = (x[rows[public_rows]], y[rows[public_rows]]) if len(public_rows) else None
     return Task(
         model=partial(medical_net, inputs=x.shape[1]),
@@ -309,8 +303,7 @@ def _encoding(
         detail = f"Minima, maxima and categories are those of {len(public)} public rows."
         found = Encoding.of(inputs, *names, public)
         return replace(found, indicators=None, preprocessing=Preprocessing("public", detail))
-    inputs_declared = [*patients.numbers, *patients.categories]
-    return Encoding.read(encoding).declared(inputs_declared, patients.name, Path(encoding))
+    return Encoding.read(encoding).declared([*inputs.columns], patients.name, Path(encoding))
 
 
 def _train_test_rows(patients: PatientTable) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -366,10 +359,6 @@ def _floats(column: Column) -> NDArray[np.float64]:
 
 def _values(column: Column) -> NDArray[Any]:
     return np.array(column, dtype=object) if isinstance(column, list) else column
-
-
-def _equals(column: Column, value: str) -> NDArray[np.bool_]:
-    return np.array([cell == value for cell in column])
 
 
 def _covid_table() -> dict[str, NDArray[np.int64]]:

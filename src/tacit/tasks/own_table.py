@@ -48,7 +48,6 @@ def table(
     expect(hidden >= 1, f"hidden={hidden} >= 1", "For a linear model, set model=logistic.")
     expect(data != "", "a CSV or Parquet file or a folder of them", "Add --data FILE --client COLUMN --target COLUMN.")
     expect(target != "", f"the column of {data} to predict", "Add --target COLUMN.")
-
     return Task.from_table(
         data,
         client=client,

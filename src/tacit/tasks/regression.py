@@ -23,6 +23,7 @@ from torch import Tensor
 from tacit.core.keys import Key
 from tacit.core.losses import Loss, MeanSquared, RootMeanSquared
 from tacit.core.schema import choose
+from tacit.data.population import owners_of
 from tacit.data.tables import parse_texts
 from tacit.data.task import Population, Preprocessing, Samples, Task
 from tacit.errors import DataError, expect
@@ -91,7 +92,7 @@ def hospital_charges(by: Literal["hospital", "zip"] = "hospital", seed: int = 0)
         model=hospital_net,
         clients=Population.split(rows[:, :3], rows[:, 3:], parts),
         test=(test[:, :3], test[:, 3:]),
-        owners=torch.arange(len(held_out)).repeat_interleave(torch.tensor([len(part) for part in held_out])),
+        owners=owners_of(held_out),
         loss=RootMeanSquared(),
         name="hospital-charges",
         preprocessing=Preprocessing("public", "Conditions and scales are those of the paper."),

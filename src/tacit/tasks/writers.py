@@ -17,12 +17,13 @@ from tacit.core import files
 from tacit.core.keys import Key
 from tacit.core.losses import CrossEntropy, Loss, RootBrier
 from tacit.core.schema import choose
-from tacit.data.task import Population, Task
+from tacit.data.population import owners_of
+from tacit.data.task import Task
 from tacit.errors import DataError, expect
 from tacit.tasks import partition as partitions
 from tacit.tasks.datasets import data_folders, read
 from tacit.tasks.formats import parse_idx
-from tacit.tasks.images import SCALED_PIXELS, load_idx
+from tacit.tasks.images import image_task, load_idx
 from tacit.tasks.models import find_model
 from tacit.tasks.sources import MNIST, QMNIST_WRITERS
 
@@ -52,15 +53,8 @@ def mnist_writers(
     owners = torch.empty(len(test_y), dtype=torch.int64)
     for writer, part in enumerate(held_out):
         owners[part] = writer
-    return Task(
-        model=find_model(model),
-        clients=Population.split(x, y, parts),
-        test=(test_x, test_y),
-        owners=owners,
-        loss=choose(_LOSSES, loss, "loss"),
-        name="mnist-writers",
-        preprocessing=SCALED_PIXELS,
-    )
+    test, found = (test_x, test_y), choose(_LOSSES, loss, "loss")
+    return image_task("mnist-writers", find_model(model), (x, y), parts, test, owners=owners, loss=found)
 
 
 def femnist(
@@ -91,16 +85,9 @@ def femnist(
     order = torch.randperm(len(parts), generator=key.child("held out").public_generator()).tolist()
     cut = min(max(round(held_out * len(parts)), 1), len(parts) - 1)
     others, train = [parts[i] for i in sorted(order[:cut])], [parts[i] for i in sorted(order[cut:])]
-    test = torch.cat(others)
-    return Task(
-        model=find_model(model),
-        clients=Population.split(x, y, train),
-        test=(x[test], y[test]),
-        owners=torch.arange(len(others)).repeat_interleave(torch.tensor([len(part) for part in others])),
-        loss=choose(_LOSSES, loss, "loss"),
-        name="femnist",
-        preprocessing=SCALED_PIXELS,
-    )
+    rows, found = torch.cat(others), choose(_LOSSES, loss, "loss")
+    test, owners = (x[rows], y[rows]), owners_of(others)
+    return image_task("femnist", find_model(model), (x, y), train, test, owners=owners, loss=found)
 
 
 def rotate_half(x: Tensor, parts: list[Tensor], key: Key) -> Tensor:

@@ -3,6 +3,7 @@
 import argparse
 from collections.abc import Sequence
 from dataclasses import asdict, replace
+from itertools import chain
 from pathlib import Path
 
 import torch
@@ -37,7 +38,7 @@ def membership(args: argparse.Namespace) -> int:
     steps = shadow_models(method, task, args.level, args.models, args.seed)
     models = ShadowModels.of(list(track(steps, args.models, f"attack {args.method}: model")))
     scores = {"likelihood ratio": models.likelihood_ratio_attack(), "loss": models.loss_attack()}
-    settings = {"method": args.method, "task": args.task, "level": args.level, "models": args.models}
+    settings = {name: getattr(args, name) for name in ("method", "task", "level", "models")}
     meaning = (
         f"Each attack infers for every {args.level} whether it took part in training "
         f"({args.models} models, each trained on half of the {args.level}s)."
@@ -50,7 +51,6 @@ def membership(args: argparse.Namespace) -> int:
 
 
 def _attack_config(args: argparse.Namespace) -> AttackConfig:
-
     expect(1 <= args.batch <= 8, f"batch={args.batch} from 1 to 8")
     attack = Dlg.published(args.batch) if args.published else Dlg.improved(args.batch)
     if args.steps is not None:
@@ -63,19 +63,14 @@ def _dlg_lines(observed: Sequence[Observation], results: Sequence[Reconstruction
     if not results:
         return [first, "No message of a single client is observed, so there is nothing to attack."]
     rows = [["image", "", "MSE", "PSNR, dB", "SSIM", "label"]]
-    images = [
-        scores
-        for result in results
-        for scores in zip(result.mse, result.psnr, result.ssim, result.labels_correct, strict=True)
-    ]
-    for number, (mse, psnr, ssim, correct) in enumerate(images, start=1):
+    of_each = (zip(result.mse, result.psnr, result.ssim, result.labels_correct, strict=True) for result in results)
+    for number, (mse, psnr, ssim, correct) in enumerate(chain.from_iterable(of_each), start=1):
         label = "correct" if bool(correct) else "wrong"
         rows.append([str(number), "", f"{float(mse):.2g}", f"{float(psnr):.1f}", f"{float(ssim):.3f}", label])
     return [first, *aligned(rows), _dlg_conclusion(results)]
 
 
 def _dlg_conclusion(results: Sequence[Reconstruction]) -> str:
-
     ssim = [float(value) for result in results for value in result.ssim]
     recovered, failed = sum(value > RECOVERED for value in ssim), sum(value < UNRECOGNISABLE for value in ssim)
     return (
@@ -85,10 +80,7 @@ def _dlg_conclusion(results: Sequence[Reconstruction]) -> str:
 
 
 def _dlg_document(
-    args: argparse.Namespace,
-    observed: Sequence[Observation],
-    results: Sequence[Reconstruction],
-    picture: Path | None,
+    args: argparse.Namespace, observed: Sequence[Observation], results: Sequence[Reconstruction], picture: Path | None
 ) -> dict[str, object]:
     def numbers(name: str) -> list[float]:
         return [float(value) for result in results for value in getattr(result, name)]
@@ -113,7 +105,6 @@ def _save_picture(args: argparse.Namespace, results: Sequence[Reconstruction]) -
     """Originals above reconstructions; without the plotting library only a note."""
     if not results:
         return None
-
     try:
         require_matplotlib()
     except UserError as error:

@@ -15,6 +15,7 @@ from tacit.core import Key
 from tacit.core.prices import Unit
 
 VIOLATED = 1  # the exit code
+Found = AuditEvidence | OneRunGuesses
 _GROUPS = {"client": "cohort", "record": "batch"}  # in which a canary is drawn
 
 
@@ -29,16 +30,15 @@ def run(args: argparse.Namespace) -> int:
         unit=None if args.unit is None else Unit(args.unit),
         seed=args.seed,
     )
-    args.unit = audit.unit.value
+    args.unit, args.adjacency = audit.unit.value, audit.adjacency
     claim = claim_of(audit, args.canaries or 1, sampled=bool(args.canaries))
     found = _find(audit, claim, args)
     result, power = AuditResult.of(claim, found), power_of(claim, found)
-    document = _document(args, audit.adjacency, result, found, power)
-    answer(args, document, _lines(args, audit.adjacency, result, found, power))
+    answer(args, _document(args, result, found, power), _lines(args, result, found, power))
     return VIOLATED if result.violated else 0
 
 
-def _find(audit: Audit, claim: Claim, args: argparse.Namespace) -> AuditEvidence | OneRunGuesses:
+def _find(audit: Audit, claim: Claim, args: argparse.Namespace) -> Found:
     key = Key.from_seed(args.seed, "audit")
     if args.canaries:
         return one_run(audit, args.canaries, key)
@@ -52,20 +52,14 @@ def _find(audit: Audit, claim: Claim, args: argparse.Namespace) -> AuditEvidence
     return found[0]
 
 
-def _document(
-    args: argparse.Namespace,
-    adjacency: str,
-    result: AuditResult,
-    found: AuditEvidence | OneRunGuesses,
-    power: Power | None,
-) -> dict[str, object]:
+def _document(args: argparse.Namespace, result: AuditResult, found: Found, power: Power | None) -> dict[str, object]:
     claim = result.claim
     return {
         "method": args.method,
         "unit": args.unit,
         "task": args.task,
         "rounds": args.rounds,
-        "adjacency": adjacency,
+        "adjacency": args.adjacency,
         "dropouts": args.dropouts,
         "delta": claim.delta,
         "claimed_epsilon": claim.epsilon if claim.amplified is None else claim.amplified,
@@ -81,13 +75,7 @@ def _document(
     }
 
 
-def _lines(
-    args: argparse.Namespace,
-    adjacency: str,
-    result: AuditResult,
-    found: AuditEvidence | OneRunGuesses,
-    power: Power | None,
-) -> list[str]:
+def _lines(args: argparse.Namespace, result: AuditResult, found: Found, power: Power | None) -> list[str]:
     claim = result.claim
     rows = [
         *([["claimed ε", f"{claim.amplified:.4g}"]] if claim.amplified is not None else []),
@@ -102,10 +90,11 @@ def _lines(
     ]
     if result.bootstrap is not None:
         rows += [["bootstrap's 5 % quantile of ε", f"{result.bootstrap:.4g} (an estimate, not a bound)"]]
+    always = f", in every {_GROUPS[args.unit]}" * getattr(found, "always_in_cohort", False)
     rows += [
         ["δ", f"{claim.delta:g}"],
         ["rounds", str(args.rounds)],
-        ["adjacency", f"{adjacency}, one {args.unit}" + f", in every {_GROUPS[args.unit]}" * _is_always_in(found)],
+        ["adjacency", f"{args.adjacency}, one {args.unit}{always}"],
         ["confidence", f"{100 * found.confidence:.0f} %"],
         ["guesses", str(found)],
     ]
@@ -113,10 +102,6 @@ def _lines(
         rows += [["seen best in", f"{found.released} ({found.statistic})"], ["by the canary", found.canary]]
     rows += [["not as declared", premise] for premise in result.premises]
     return [*aligned(rows), _conclusion(result, args.unit), *_missed(power, result)]
-
-
-def _is_always_in(found: AuditEvidence | OneRunGuesses) -> bool:
-    return getattr(found, "always_in_cohort", False)
 
 
 def _conclusion(result: AuditResult, unit: str = "client") -> str:

@@ -17,11 +17,8 @@ def run(args: argparse.Namespace) -> int:
 def _lines(card: Card) -> Iterator[str]:
     yield card.name
     yield f"  {card.summary}"
-    for title, table in (
-        ("Pieces", card.pieces),
-        ("Who sees what", card.sees),
-        ("Arguments and their defaults", card.args),
-    ):
+    tables = {"Pieces": card.pieces, "Who sees what": card.sees, "Arguments and their defaults": card.args}
+    for title, table in tables.items():
         width = max(map(len, table), default=0)
         yield from ("", title, *(f"  {key:<{width}}  {value}" for key, value in table.items()))
     yield from ("", "Accounted release per round", f"  {card.event}")

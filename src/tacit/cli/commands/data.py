@@ -4,6 +4,7 @@ import argparse
 from collections.abc import Iterable, Iterator
 
 from tacit.cli._console import aligned, answer, note, print_json
+from tacit.cli.commands.tasks import summary
 from tacit.core.schema import choose
 from tacit.errors import DataError
 from tacit.report.labels import size
@@ -16,14 +17,7 @@ from tacit.tasks.sources import DATA_SETS
 def show(args: argparse.Namespace) -> int:
     """Print all tasks and data sets, and which files are present."""
     tasks = [
-        {
-            "task": entry.name,
-            "ready": entry.ready,
-            "clients": entry.clients,
-            "data": [data.name for data in entry.data],
-            "summary": entry.summary,
-            "preprocessing": entry.preprocessing,
-        }
+        {**summary(entry), "data": [data.name for data in entry.data], "preprocessing": entry.preprocessing}
         for entry in TASKS.values()
     ]
     return answer(args, {"tasks": tasks, "data": [_describe(data) for data in DATA_SETS.values()]}, _lines())
@@ -93,10 +87,11 @@ def _data_sets(names: Iterable[str]) -> list[DataSet]:
 
 def _describe(data: DataSet) -> dict[str, object]:
     """A data set as plain values."""
+    present = [file.path for file in data.files if locate(file)]
     return {
         "data": data.name,
-        "present": [file.path for file in data.files if locate(file)],
-        "missing": [file.path for file in data.files if not locate(file)],
+        "present": present,
+        "missing": [file.path for file in data.files if file.path not in present],
         "bytes": sum(file.size for file in data.files),
         "records": data.records,
         "licence": data.licence,
@@ -106,7 +101,6 @@ def _describe(data: DataSet) -> dict[str, object]:
 
 
 def _row(data: DataSet) -> tuple[str, ...]:
-
     present = sum(locate(file) is not None for file in data.files)
     total = sum(file.size for file in data.files)
     return data.name, f"{present} of {len(data.files)}", size(total), data.records, data.licence, data.source

@@ -136,7 +136,6 @@ def manifest(args: argparse.Namespace) -> int:
 
 
 def _configuration(args: argparse.Namespace, method: Method) -> Configuration:
-
     method = method if isinstance(method.channel, Enclave) else replace(method, channel=Enclave())
     if method.terms.unsized:
         method = calibrate(method, ClientUnits.whole(args.population))

@@ -2,8 +2,7 @@
 
 import argparse
 import tempfile
-from collections.abc import Callable, Generator
-from contextlib import closing
+from collections.abc import Callable
 from pathlib import Path
 
 from tacit.cli._console import answer
@@ -94,7 +93,7 @@ def _train(
     *,
     resume: bool = False,
     ledger: Path | None = None,
-    watch: Callable[[Run], None] | None = None,
+    watch: Callable[[Run], None] = lambda _: None,
 ) -> Run:
     """Train with the sites that are connected to the study's server; `watch` is called after every round."""
     transport = RelayTransport(study / "server" / SOCKET)
@@ -102,7 +101,7 @@ def _train(
     _check_names(plan, study)
     server = FederationServer(plan, transport, AuditLog(study / "log.jsonl"))
     steps = follow(server.run_plan, out=directory, resume=resume, ledger=ledger, source=server)
-    return follow_to_end(_watched(steps, watch), server.run_plan, directory, command)
+    return follow_to_end(steps, server.run_plan, directory, command, watch)
 
 
 def _check_names(plan: FederationPlan, study: Path) -> None:
@@ -117,22 +116,11 @@ def _check_names(plan: FederationPlan, study: Path) -> None:
         )
 
 
-def _watched(steps: Generator[Run], watch: Callable[[Run], None] | None) -> Generator[Run]:
-    with closing(steps):
-        for step in steps:
-            if watch is not None:
-                watch(step)
-            yield step
-
-
 def demo(args: argparse.Namespace) -> int:
     """Set up a federation in a folder, run it with real processes, and kill one of them on the way."""
     expect(args.sites >= MIN_SITES, f"--sites={args.sites} >= {MIN_SITES}, so that secure aggregation survives a loss")
     expect(args.rounds >= MIN_ROUNDS, f"--rounds={args.rounds} >= {MIN_ROUNDS}, so that a site can come back")
-    return _demo_in(args.folder or Path(tempfile.mkdtemp(prefix="tacit-demo-")), args)
-
-
-def _demo_in(folder: Path, args: argparse.Namespace) -> int:
+    folder = args.folder or Path(tempfile.mkdtemp(prefix="tacit-demo-"))
     demo = demonstration(folder, args.sites, args.rounds)
     victim, number = demo.names[1], 1
     with demo.running():

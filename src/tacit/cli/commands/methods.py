@@ -14,11 +14,8 @@ def run(args: argparse.Namespace) -> int:
     """Print the methods of Tacit and of installed packages, or those of files."""
     found = methods.definitions() if not args.files else ChainMap(*map(_methods_in, reversed(args.files)))
     summaries = {name: definition.summary for name, definition in found.items()}
-    return answer(
-        args,
-        [{"name": name, "summary": text} for name, text in summaries.items()],
-        aligned(list(summaries.items())),
-    )
+    document = [{"name": name, "summary": text} for name, text in summaries.items()]
+    return answer(args, document, aligned(list(summaries.items())))
 
 
 def _methods_in(file: Path) -> dict[str, Definition]:

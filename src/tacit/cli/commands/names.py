@@ -11,18 +11,8 @@ from tacit.cli.parsers._options import TABLE_OPTIONS
 from tacit.errors import UserError, expect
 from tacit.runs.experiment import Experiment, default_task_args, read, split_args
 
-_KEPT = (  # by a resumed run: whatever could change its result
-    "what",
-    "task",
-    *TABLE_OPTIONS,
-    "set",
-    "task_set",
-    "seed",
-    "noise",
-    "device",
-    "out",
-    "evaluate_every",
-)
+_CHANGING = ("set", "task_set", "seed", "noise", "device", "out", "evaluate_every")
+_KEPT = ("what", "task", *TABLE_OPTIONS, *_CHANGING)  # by a resumed run: whatever could change its result
 
 
 def method(args: argparse.Namespace) -> None:
@@ -82,23 +72,20 @@ def _experiments(args: argparse.Namespace) -> list[Experiment]:
     bases = [base.trusting(args.trust) for base in bases]
     for base in bases:
         base.check_trust()
-    return [
-        replace(
+    found = []
+    for base, own in zip(bases, split_args(dict(args.set), [base.method for base in bases]), strict=True):
+        default_args = default_task_args(default_task, task or base.task)
+        changed = replace(
             base,
             task=task or base.task,
             args={**base.args, **own},
-            task_args={
-                **base.task_args,
-                **default_task_args(default_task, task or base.task),
-                **table,
-                **dict(args.task_set),
-            },
+            task_args={**base.task_args, **default_args, **table, **dict(args.task_set)},
             seeds=base.seeds if args.seed is None else (args.seed,),
             noise=args.noise or base.noise,
             named_in="" if task else base.named_in,
         )
-        for base, own in zip(bases, split_args(dict(args.set), [base.method for base in bases]), strict=True)
-    ]
+        found.append(changed)
+    return found
 
 
 def _bases(given: Sequence[str]) -> tuple[list[Experiment], methods.DefaultTask]:

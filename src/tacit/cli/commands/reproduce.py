@@ -41,16 +41,15 @@ def _compare(study: Study, groups: list[list[Job]], args: argparse.Namespace) ->
     if study.attacks:
         return _attack(study, groups, fast=args.fast)
     unfinished = [[job for job in group if not job.finished()] for group in groups]
-    finished = sum(map(len, groups)) - sum(map(len, unfinished))
-    if finished:
-        note(f"{finished} of {sum(map(len, groups))} runs were already finished.")
+    total, left = (sum(map(len, each)) for each in (groups, unfinished))
+    if left < total:
+        note(f"{total - left} of {total} runs were already finished.")
     for job, task in _with_tasks(job for group in unfinished for job in group):
         _watch(job, task, args.workers)
     return compare(study, groups, fast=args.fast)
 
 
 def _attack(study: Study, groups: list[list[Job]], *, fast: bool) -> Comparison:
-
     attacks = attack_jobs_of(groups, fast=fast)
     unfinished = {attack.job: attack for group in attacks for attack in group if not attack.finished()}
     for job, task in _with_tasks(unfinished):

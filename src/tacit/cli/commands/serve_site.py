@@ -1,8 +1,8 @@
 """`tacit site serve`: keep a site connected to its federation's server."""
 
 import argparse
-import sys
 
+from tacit.cli._console import note
 from tacit.errors import UserError
 from tacit.federation.site.files import read_site
 from tacit.federation.transport.nvflare.kits import name_in_kit
@@ -20,6 +20,5 @@ def run(args: argparse.Namespace) -> int:
             f"Expected the start-up kit of {site.name}, which has this site's key in the directory, got that of "
             f"{found} in {kit}. Ask the server's operator for the right one."
         )
-    for problem in site.problems():
-        print(problem, file=sys.stderr)
+    note(*site.problems())
     return keep_running(site_command(kit, args.config, OPENER))

@@ -12,7 +12,7 @@ from tacit.federation.plan.entry_points import check_defined, pin
 from tacit.federation.plan.plan import FederationPlan, read_plan
 from tacit.federation.site.files import SiteFiles, init_site, read_site
 from tacit.federation.site.policy import Review
-from tacit.privacy.ledger import Ledger
+from tacit.privacy.ledger import Ledger, LedgerEntry
 from tacit.privacy.ledger_head import NO_CLIENTS, LedgerUse
 
 
@@ -91,15 +91,9 @@ def show_ledger(args: argparse.Namespace) -> int:
     if not site.has_ledger:
         return answer(args, {"rounds": 0}, ["Nothing has been charged at this site."])
     with Ledger.open(site.ledger) as ledger:
-        runs, use = _by_run(ledger), ledger.use
-        head = ledger.head
-    document = {
-        "epsilons": {**use.epsilons},
-        "budget": asdict(use.budget),
-        "rounds": use.rounds,
-        "runs": runs,
-        "head": asdict(head),
-    }
+        runs, use, head = _by_run(ledger), ledger.use, asdict(ledger.head)
+    used = {"epsilons": {**use.epsilons}, "budget": asdict(use.budget), "rounds": use.rounds}
+    document = {**used, "runs": runs, "head": head}
     rows = [["method", "plan and run of the server", "rounds", "charges"]]
     rows += [[str(run["method"]), _short(str(run["run"])), str(run["rounds"]), str(run["charges"])] for run in runs]
     return answer(args, document, [*_used(use), *aligned(rows)])
@@ -119,13 +113,13 @@ def _used(use: LedgerUse) -> Iterator[str]:
 
 def _by_run(ledger: Ledger) -> list[dict[str, object]]:
     """What every run of a server was charged; repeated attempts at a round are charges of their own."""
-    runs = dict.fromkeys(entry.run for entry in ledger.entries)
-    found = []
-    for run in runs:
-        entries = [entry for entry in ledger.entries if entry.run == run]
-        rounds = len({entry.round for entry in entries})
-        found.append({"method": entries[0].label, "run": run, "rounds": rounds, "charges": len(entries)})
-    return found
+    runs: dict[str, list[LedgerEntry]] = {}
+    for entry in ledger.entries:
+        runs.setdefault(entry.run, []).append(entry)
+    return [
+        {"method": own[0].label, "run": run, "rounds": len({entry.round for entry in own}), "charges": len(own)}
+        for run, own in runs.items()
+    ]
 
 
 def show_log(args: argparse.Namespace) -> int:

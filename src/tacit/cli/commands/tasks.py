@@ -11,14 +11,15 @@ from tacit.tasks.catalog import TASKS, CatalogEntry
 def run(args: argparse.Namespace) -> int:
     """Print all tasks, or one."""
     if args.name is None:
-        return answer(args, [_summary(entry) for entry in TASKS.values()], _list())
+        return answer(args, [summary(entry) for entry in TASKS.values()], _list())
     entry = choose(TASKS, args.name, "task")
     options, meanings = entry.definition.parameters, entry.definition.meanings
     described = [{"option": name, "default": options[name], "meaning": meanings.get(name, "")} for name in options]
-    return answer(args, {**_summary(entry), "options": described}, _describe(entry))
+    return answer(args, {**summary(entry), "options": described}, _describe(entry))
 
 
-def _summary(entry: CatalogEntry) -> dict[str, object]:
+def summary(entry: CatalogEntry) -> dict[str, object]:
+    """A task as plain values."""
     return {"task": entry.name, "ready": entry.ready, "clients": entry.clients, "summary": entry.summary}
 
 

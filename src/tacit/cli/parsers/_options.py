@@ -1,37 +1,42 @@
 """What parsers share: what a command does, its commands, and options that several of them take."""
 
 import argparse
-from collections.abc import Callable, Mapping
+import inspect
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 from tacit.core.worker_choice import read_workers
 from tacit.errors import UserError
 
+_T = TypeVar("_T")
 Declare = Callable[[argparse.ArgumentParser], None]
 LOGS = ("tensorboard", "mlflow")
 TABLE_OPTIONS = ("data", "client", "target", "patient", "drop", "public")  # the options of `add_table`
 TRUST_PLAN = "import and call the functions that the plan names: model, public data, a method of another package"
 
 
-def does(parser: argparse.ArgumentParser, *calls: str) -> None:
+def does(parser: argparse.ArgumentParser, *calls: str, json: bool = True) -> None:
     """Declare what a command does: `MODULE:FUNCTION` of `tacit.cli.commands`, called in this order with the arguments.
 
     A module is imported when its turn comes, so that the first ones can refuse wrong names before PyTorch is imported.
-    The first function that returns an exit code is the last one that is called.
+    The first function that returns an exit code is the last one that is called. With `json`, it takes `--json`.
     """
+    if json:
+        parser.add_argument("--json", action="store_true", help="print one JSON document on standard output")
     parser.set_defaults(calls=calls)
 
 
-def add_commands(parser: argparse.ArgumentParser, commands: Mapping[str, tuple[str, Declare]]) -> None:
-    """Declare the commands of a command: each one's help, and what declares its arguments."""
-    added = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for name, (summary, declare) in commands.items():
-        declare(added.add_parser(name, help=summary))
+def add_commands(parser: argparse.ArgumentParser, *commands: Declare, kind: str = "command") -> None:
+    """Declare the commands of a command by functions, which declare the arguments of the commands of their names.
 
-
-def add_json(parser: argparse.ArgumentParser, meaning: str = "print one JSON document on standard output") -> None:
-    """Declare `--json`."""
-    parser.add_argument("--json", action="store_true", help=meaning)
+    The first line of a function's docstring is the command's summary, and what follows it the command's description.
+    """
+    added = parser.add_subparsers(title=f"{kind}s", metavar=kind.upper(), required=True)
+    for declare in commands:
+        summary, _, description = inspect.cleandoc(declare.__doc__ or "").partition("\n")
+        text = f"{summary[:1].lower()}{summary[1:].rstrip('.')}"
+        declare(added.add_parser(declare.__name__.strip("_"), help=text, description=description.strip() or None))
 
 
 def add_options(parser: argparse.ArgumentParser, flag: str, owner: str) -> None:
@@ -45,7 +50,6 @@ def add_method(parser: argparse.ArgumentParser) -> None:
     """Declare a method with its arguments."""
     parser.add_argument("method", help="a method's name (tacit methods lists them) or FILE.py:FUNCTION")
     add_options(parser, "--set", "method")
-    add_json(parser)
 
 
 def add_experiment(parser: argparse.ArgumentParser, task: str) -> None:
@@ -55,7 +59,6 @@ def add_experiment(parser: argparse.ArgumentParser, task: str) -> None:
     add_options(parser, "--set", "method; tacit card METHOD shows them")
     add_options(parser, "--task-set", "task")
     parser.add_argument("--seed", type=int, default=0, help="seed of all randomness (default: 0)")
-    add_json(parser)
 
 
 def add_rounds(parser: argparse.ArgumentParser, meaning: str) -> None:
@@ -108,6 +111,18 @@ def add_workers(parser: argparse.ArgumentParser, meaning: str) -> None:
     """Declare `--workers`."""
     spellings = "N; ray, ray:N: actors of a Ray cluster that is started here; ray://HOST:PORT: of a running one"
     parser.add_argument("--workers", type=_workers, metavar="N", help=f"{meaning} ({spellings})")
+
+
+def reader(read: Callable[[str], _T], expected: str) -> Callable[[str], _T]:
+    """The type of an argument: what `read` makes of its text, unless it raises `ValueError` because of the form."""
+
+    def converted(text: str) -> _T:
+        try:
+            return read(text)
+        except (ValueError, ZeroDivisionError):
+            raise argparse.ArgumentTypeError(f"expected {expected}, got {text!r}") from None
+
+    return converted
 
 
 def _workers(text: str) -> int | str:

@@ -14,56 +14,43 @@ Examples:
 import argparse
 from pathlib import Path
 
-from tacit.cli.parsers._options import add_experiment, add_rounds, does
+from tacit.cli.parsers._options import add_commands, add_experiment, add_rounds, does
 
 TASK = "name of a task; tacit data list lists them"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare the attacks and their arguments."""
-    attacks = parser.add_subparsers(title="attacks", metavar="ATTACK", required=True)
-    _configure_dlg(
-        attacks.add_parser(
-            "dlg",
-            help="reconstruct images from updates",
-            description="Deep leakage from gradients: reconstruct the images that caused the observed updates.",
-        )
-    )
-    _configure_membership(
-        attacks.add_parser(
-            "membership",
-            help="infer who took part",
-            description="Membership inference: train models on random halves of the clients or records, and infer who "
-            "was in which.",
-        )
-    )
+    add_commands(parser, _dlg, _membership, kind="attack")
 
 
-def _configure_dlg(parser: argparse.ArgumentParser) -> None:
+def _dlg(parser: argparse.ArgumentParser) -> None:
+    """Reconstruct images from updates.
+
+    Deep leakage from gradients: reconstruct the images that caused the observed updates.
+    """
+    add = parser.add_argument
     add_experiment(parser, TASK)
-    parser.add_argument("--images", type=int, default=20, metavar="N", help="images to attack (default: 20)")
-    parser.add_argument("--batch", type=int, default=1, metavar="B", help="images per client, 1 to 8 (default: 1)")
-    parser.add_argument(
+    add("--images", type=int, default=20, metavar="N", help="images to attack (default: 20)")
+    add("--batch", type=int, default=1, metavar="B", help="images per client, 1 to 8 (default: 1)")
+    add(
         "--adversary",
         choices=("server", "network", "client", "recipient"),
         default="server",
         help="who attacks (default: server)",
     )
-    parser.add_argument("--cohort", type=int, metavar="N", help="victims per round (default: all in one round)")
-    parser.add_argument(
-        "--after", type=int, default=0, metavar="N", help="attack after N rounds of training (default: 0)"
-    )
-    parser.add_argument("--published", action="store_true", help="as first published: labels unknown, squared distance")
-    parser.add_argument(
-        "--steps", type=int, metavar="N", help="L-BFGS steps per start (default: 300 per image of a batch)"
-    )
-    parser.add_argument(
-        "--picture", type=Path, metavar="FILE", help="where to save the picture (default: in runs/attacks)"
-    )
+    add("--cohort", type=int, metavar="N", help="victims per round (default: all in one round)")
+    add("--after", type=int, default=0, metavar="N", help="attack after N rounds of training (default: 0)")
+    add("--published", action="store_true", help="as first published: labels unknown, squared distance")
+    add("--steps", type=int, metavar="N", help="L-BFGS steps per start (default: 300 per image of a batch)")
+    add("--picture", type=Path, metavar="FILE", help="where to save the picture (default: in runs/attacks)")
     does(parser, "names:experiment", "attack:dlg")
 
 
-def _configure_membership(parser: argparse.ArgumentParser) -> None:
+def _membership(parser: argparse.ArgumentParser) -> None:
+    """Infer who took part.
+
+    Membership inference: train models on random halves of the clients or records, and infer who was in which.
+    """
     add_experiment(parser, TASK)
     add_rounds(parser, "training rounds")
     parser.add_argument(

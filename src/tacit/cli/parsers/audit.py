@@ -20,7 +20,6 @@ from tacit.cli.parsers._options import add_adjacency, add_experiment, does
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments."""
     add_experiment(parser, "gives the model and the number of clients")
     parser.add_argument("--rounds", type=int, default=4, metavar="N", help="rounds per run (default: 4)")
     how = parser.add_mutually_exclusive_group()

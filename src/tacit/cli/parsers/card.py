@@ -13,6 +13,5 @@ from tacit.cli.parsers._options import add_method, does
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments."""
     add_method(parser)
     does(parser, "names:method", "card:run")

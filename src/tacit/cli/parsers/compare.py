@@ -11,11 +11,9 @@ Examples:
 
 import argparse
 
-from tacit.cli.parsers._options import add_json, add_runs, does
+from tacit.cli.parsers._options import add_runs, does
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments."""
     add_runs(parser)
-    add_json(parser)
     does(parser, "compare:run")

@@ -12,6 +12,5 @@ from tacit.cli.parsers._options import does
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments."""
     parser.add_argument("shell", choices=("bash", "zsh", "fish"), help="your shell")
-    does(parser, "completion:run")
+    does(parser, "completion:run", json=False)

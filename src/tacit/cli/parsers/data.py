@@ -17,40 +17,32 @@ Examples:
 
 import argparse
 
-from tacit.cli.parsers._options import add_commands, add_json, does
+from tacit.cli.parsers._options import add_commands, does
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare the commands."""
-    add_commands(
-        parser,
-        {
-            "list": ("tasks and data sets, and which files are present", _configure_list),
-            "fetch": ("download missing files", _configure_fetch),
-            "check": ("verify checksums", _configure_check),
-            "convert": ("write Parquet files as a population on disk, in bounded memory", _configure_convert),
-        },
-    )
+    add_commands(parser, _list, _fetch, _check, _convert)
 
 
-def _configure_list(parser: argparse.ArgumentParser) -> None:
-    add_json(parser)
+def _list(parser: argparse.ArgumentParser) -> None:
+    """Tasks and data sets, and which files are present."""
     does(parser, "data:show")
 
 
-def _configure_fetch(parser: argparse.ArgumentParser) -> None:
+def _fetch(parser: argparse.ArgumentParser) -> None:
+    """Download missing files."""
     parser.add_argument("names", nargs="+", metavar="NAME", help="a data set or a task")
-    add_json(parser)
     does(parser, "data:fetch")
 
 
-def _configure_check(parser: argparse.ArgumentParser) -> None:
+def _check(parser: argparse.ArgumentParser) -> None:
+    """Verify checksums."""
     parser.add_argument("names", nargs="*", metavar="NAME", help="a data set or a task (default: all present files)")
-    add_json(parser)
     does(parser, "data:check")
 
 
-def _configure_convert(parser: argparse.ArgumentParser) -> None:
+def _convert(parser: argparse.ArgumentParser) -> None:
+    """Write Parquet files as a population on disk, in bounded memory."""
     parser.add_argument("source", metavar="PATH", help="a Parquet file, or a folder of them (also hospital=3/...)")
     parser.add_argument("--out", metavar="FOLDER", required=True, help="the new folder")
     parser.add_argument("--target", metavar="COLUMN", required=True, help="the column to predict")
@@ -62,5 +54,4 @@ def _configure_convert(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--public", metavar="FILE", help="public rows, whose minima, maxima and categories are used")
     parser.add_argument("--kind", choices=("auto", "classes", "number"), default="auto", help="of the target")
     parser.add_argument("--classes", metavar="VALUE", nargs="+", default=[], help="the values of the target")
-    add_json(parser)
     does(parser, "convert:run")

@@ -13,46 +13,39 @@ import argparse
 from datetime import UTC, datetime
 from pathlib import Path
 
-from tacit.cli.parsers._options import TRUST_PLAN, add_commands, add_json, add_options, add_trust, does
+from tacit.cli.parsers._options import TRUST_PLAN, add_commands, add_options, add_trust, does, reader
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments."""
-    add_commands(
-        parser,
-        {
-            "verify": ("verify a quote off line, and explain the result", _configure_verify),
-            "configure": ("write an enclave's configuration, and print its digest", _configure_configure),
-            "serve": ("run the enclave of a configuration", _configure_serve),
-            "manifest": ("write the Gramine manifest for SGX hardware", _configure_manifest),
-        },
-    )
+    add_commands(parser, _verify, _configure, _serve, _manifest)
 
 
-def _configure_verify(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("quote", type=Path, help="file with the quote")
-    parser.add_argument(
-        "--collateral", type=Path, help="file with the vendor's statements about the processor, as JSON"
-    )
-    parser.add_argument("--policy", type=Path, required=True, help="file with the attestation policy, as TOML")
-    parser.add_argument(
+def _verify(parser: argparse.ArgumentParser) -> None:
+    """Verify a quote off line, and explain the result."""
+    add = parser.add_argument
+    add("quote", type=Path, help="file with the quote")
+    add("--collateral", type=Path, help="file with the vendor's statements about the processor, as JSON")
+    add("--policy", type=Path, required=True, help="file with the attestation policy, as TOML")
+    add(
         "--at",
-        type=_time,
+        type=reader(_time, "a time like 2025-07-01T12:00:00Z"),
         metavar="TIME",
         help="time of verification, such as 2025-07-01T12:00:00Z, for stored quotes; default: now",
     )
-    parser.add_argument(
-        "--report-data", type=_hex, metavar="HEX", help="the 64 bytes of report data that the quote must contain"
+    add(
+        "--report-data",
+        type=reader(bytes.fromhex, "bytes in hex"),
+        metavar="HEX",
+        help="the 64 bytes of report data that the quote must contain",
     )
-    add_json(parser)
     does(parser, "enclave:verify")
 
 
-def _configure_configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "method", nargs="?", help="name of a method; if its channel is not Enclave, it is replaced by Enclave()"
-    )
-    parser.add_argument(
+def _configure(parser: argparse.ArgumentParser) -> None:
+    """Write an enclave's configuration, and print its digest."""
+    add = parser.add_argument
+    add("method", nargs="?", help="name of a method; if its channel is not Enclave, it is replaced by Enclave()")
+    add(
         "--plan",
         type=Path,
         metavar="PLAN.toml",
@@ -60,30 +53,22 @@ def _configure_configure(parser: argparse.ArgumentParser) -> None:
     )
     add_trust(parser, f"with --plan: {TRUST_PLAN}")
     add_options(parser, "--set", "method")
-    parser.add_argument("--population", type=int, help="number of clients")
-    parser.add_argument(
-        "--directory", type=Path, help="file with the clients' Ed25519 public keys, as JSON: client number to hex"
-    )
-    parser.add_argument(
-        "--host", type=Path, help="file with the certificate of the host, which alone can reach the enclave's socket"
-    )
-    parser.add_argument(
-        "--parameters", type=int, metavar="N", help="maximum length of an update and of the model; default: 2^26"
-    )
-    parser.add_argument(
+    add("--population", type=int, help="number of clients")
+    add("--directory", type=Path, help="file with the clients' Ed25519 public keys, as JSON: client number to hex")
+    add("--host", type=Path, help="file with the certificate of the host, which alone can reach the enclave's socket")
+    add("--parameters", type=int, metavar="N", help="maximum length of an update and of the model; default: 2^26")
+    add(
         "--memory",
         type=Path,
         help="safetensors file with what the mechanism knows before the first round, such as a public clipping bound",
     )
-    parser.add_argument(
-        "--seed", type=int, help="for simulations: noise and identities follow from this seed, so they are not secret"
-    )
-    parser.add_argument("--out", type=Path, required=True, help="file to write the configuration to")
-    add_json(parser)
+    add("--seed", type=int, help="for simulations: noise and identities follow from this seed, so they are not secret")
+    add("--out", type=Path, required=True, help="file to write the configuration to")
     does(parser, "names:enclave_method", "enclave:configure")
 
 
-def _configure_serve(parser: argparse.ArgumentParser) -> None:
+def _serve(parser: argparse.ArgumentParser) -> None:
+    """Run the enclave of a configuration."""
     parser.add_argument("config", help="file with the configuration; - reads standard input")
     address = parser.add_mutually_exclusive_group(required=True)
     address.add_argument("--listen", metavar="ADDRESS", help="HOST:PORT, or the path of a local socket")
@@ -95,29 +80,19 @@ def _configure_serve(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--insecure-simulation", action="store_true", help="run without hardware and without isolation, for tests only"
     )
-    does(parser, "enclave:serve")
+    does(parser, "enclave:serve", json=False)
 
 
-def _configure_manifest(parser: argparse.ArgumentParser) -> None:
+def _manifest(parser: argparse.ArgumentParser) -> None:
+    """Write the Gramine manifest for SGX hardware."""
     parser.add_argument("config", type=Path, help="file with the configuration; the manifest measures it")
     parser.add_argument("--listen", metavar="HOST:PORT", required=True, help="address of the enclave")
     parser.add_argument("--parameters", type=int, required=True, help="length of an update")
     parser.add_argument("--cohort", type=int, required=True, help="maximum number of clients in a round")
     parser.add_argument("--out", type=Path, help="file to write the manifest to; default: standard output")
-    add_json(parser)
     does(parser, "enclave:manifest")
 
 
 def _time(text: str) -> int:
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"expected a time like 2025-07-01T12:00:00Z, got {text!r}") from None
+    moment = datetime.fromisoformat(text)
     return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp())
-
-
-def _hex(text: str) -> bytes:
-    try:
-        return bytes.fromhex(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"expected bytes in hex, got {text!r}") from None

@@ -21,7 +21,7 @@ Examples:
 import argparse
 from pathlib import Path
 
-from tacit.cli.parsers._options import LOGS, add_json, add_trust, does
+from tacit.cli.parsers._options import LOGS, add_trust, does
 
 FILES = {
     "csv": "rounds.csv",
@@ -33,11 +33,9 @@ FILES = {
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments."""
     parser.add_argument("run_directory", type=Path, metavar="RUN", help="the directory of a run")
     parser.add_argument("--to", choices=(*FILES, *LOGS), required=True, help="what to write")
     parser.add_argument("--out", type=Path, metavar="FILE", help="the file (default: in the run's directory)")
     parser.add_argument("--model", type=int, metavar="N", help="which model, from 0, if the run trained several")
     add_trust(parser)
-    add_json(parser)
     does(parser, "export:run")

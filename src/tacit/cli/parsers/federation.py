@@ -18,73 +18,63 @@ to import a module is to execute it. Without --trust nothing that a plan names i
 import argparse
 from pathlib import Path
 
-from tacit.cli.parsers._options import TRUST_PLAN, add_commands, add_json, add_trust, does
+from tacit.cli.parsers._options import TRUST_PLAN, add_commands, add_trust, does
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare the commands."""
-    add_commands(
-        parser,
-        {
-            "check": ("explain a plan: what is trained, who learns what, ε and bytes", _configure_check),
-            "plan": ("write a plan from a finished simulation on a table", _configure_plan),
-            "init": ("make certificates and start-up kits", _configure_init),
-            "serve": ("keep the server running", _configure_serve),
-            "run": ("train with the sites that have accepted a plan", _configure_run),
-            "status": ("list the sites and whether they are connected", _configure_status),
-            "demo": ("a server and eight sites as real processes on this machine", _configure_demo),
-        },
-    )
+    add_commands(parser, _check, _plan, _init, _serve, _run, _status, _demo)
 
 
-def _configure_check(parser: argparse.ArgumentParser) -> None:
+def _check(parser: argparse.ArgumentParser) -> None:
+    """Explain a plan: what is trained, who learns what, ε and bytes."""
     parser.add_argument("plan", type=Path, metavar="PLAN.toml", help="what is trained")
     add_trust(parser, f"{TRUST_PLAN}; without it, bytes and parameters are not counted")
-    add_json(parser)
     does(parser, "plan_check:run")
 
 
-def _configure_plan(parser: argparse.ArgumentParser) -> None:
+def _plan(parser: argparse.ArgumentParser) -> None:
+    """Write a plan from a finished simulation on a table."""
     parser.add_argument("simulation", type=Path, metavar="RUN", help="the directory of a finished run on a table")
     parser.add_argument("--sites", type=Path, required=True, metavar="DIRECTORY.toml", help="everybody's public keys")
     parser.add_argument("--out", type=Path, required=True, metavar="PLAN.toml", help="the plan's file, a new one")
-    add_json(parser)
     does(parser, "plan_check:make_plan")
 
 
-def _configure_init(parser: argparse.ArgumentParser) -> None:
+def _init(parser: argparse.ArgumentParser) -> None:
+    """Make certificates and start-up kits."""
     parser.add_argument("study", type=Path, help="the study's folder, on the server's machine")
     parser.add_argument("--host", help="the server's name in the network")
     parser.add_argument("--port", type=int, default=8002, help="the server's port (default: 8002)")
     parser.add_argument("--sites", nargs="+", metavar="NAME", help="the sites' names")
-    does(parser, "names:nvflare", "federation:init")
+    does(parser, "names:nvflare", "federation:init", json=False)
 
 
-def _configure_serve(parser: argparse.ArgumentParser) -> None:
+def _serve(parser: argparse.ArgumentParser) -> None:
+    """Keep the server running."""
     parser.add_argument("study", type=Path, help="the study's folder")
-    does(parser, "names:nvflare", "federation:serve")
+    does(parser, "names:nvflare", "federation:serve", json=False)
 
 
-def _configure_run(parser: argparse.ArgumentParser) -> None:
+def _run(parser: argparse.ArgumentParser) -> None:
+    """Train with the sites that have accepted a plan."""
     parser.add_argument("plan", type=Path, metavar="PLAN.toml", help="what is trained")
     parser.add_argument("--resume", metavar="RUN", type=Path, help="continue the run in this directory")
     parser.add_argument("--study", type=Path, help="the study's folder (default: that of the plan)")
     parser.add_argument("--out", type=Path, metavar="DIR", help="directory of the run (default: a new one in runs/)")
     parser.add_argument("--ledger", type=Path, metavar="FILE", help="a privacy ledger that several runs may share")
     add_trust(parser, TRUST_PLAN)
-    add_json(parser)
     does(parser, "names:nvflare", "federation:run")
 
 
-def _configure_demo(parser: argparse.ArgumentParser) -> None:
+def _demo(parser: argparse.ArgumentParser) -> None:
+    """A server and eight sites as real processes on this machine."""
     parser.add_argument("--sites", type=int, default=8, metavar="N", help="number of sites (default: 8)")
     parser.add_argument("--rounds", type=int, default=30, metavar="N", help="number of rounds (default: 30)")
     parser.add_argument("--folder", type=Path, help="where to leave all files (default: a new temporary folder)")
-    add_json(parser)
     does(parser, "names:nvflare", "federation:demo")
 
 
-def _configure_status(parser: argparse.ArgumentParser) -> None:
+def _status(parser: argparse.ArgumentParser) -> None:
+    """List the sites and whether they are connected."""
     parser.add_argument("study", type=Path, help="the study's folder")
-    add_json(parser)
     does(parser, "names:nvflare", "federation:status")

@@ -9,11 +9,9 @@ Examples:
 import argparse
 from pathlib import Path
 
-from tacit.cli.parsers._options import add_json, does
+from tacit.cli.parsers._options import does
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments."""
     parser.add_argument("files", nargs="*", type=Path, metavar="FILE.py", help="list the methods of these files")
-    add_json(parser)
     does(parser, "methods:run")

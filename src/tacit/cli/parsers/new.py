@@ -15,8 +15,7 @@ from tacit.cli.parsers._options import does
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments."""
     parser.add_argument("kind", choices=("method",), help="what to write")
     parser.add_argument("name", help="the name of its function and file")
     parser.add_argument("--out", type=Path, default=Path(), metavar="DIR", help="where to write (default: here)")
-    does(parser, "new:run")
+    does(parser, "new:run", json=False)

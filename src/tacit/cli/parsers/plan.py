@@ -30,27 +30,30 @@ Examples:
 import argparse
 from fractions import Fraction
 
-from tacit.cli.parsers._options import add_adjacency, add_json, does
+from tacit.cli.parsers._options import add_adjacency, does, reader
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments."""
+    number = reader(_number, "a number")
     known = parser.add_argument_group("two of these three")
-    known.add_argument("--epsilon", type=_number, metavar="E", help="the privacy budget ε")
-    known.add_argument("--noise", type=_number, metavar="Z", help="the noise multiplier")
+    known.add_argument("--epsilon", type=number, metavar="E", help="the privacy budget ε")
+    known.add_argument("--noise", type=number, metavar="Z", help="the noise multiplier")
     known.add_argument("--rounds", type=int, metavar="T", help="number of rounds (with --schedule: all of them)")
     parser.add_argument(
-        "--delta", type=_number, required=True, metavar="D", help="δ; it should be far below 1 / population"
+        "--delta", type=number, required=True, metavar="D", help="δ; it should be far below 1 / population"
     )
     cohorts = parser.add_argument_group("cohorts")
     cohorts.add_argument(
         "--sampling", choices=("poisson", "fixed", "everyone"), default="poisson", help="default: poisson"
     )
-    cohorts.add_argument("--rate", type=_number, metavar="Q", help="sampling rate of a client, for example 1/60")
+    cohorts.add_argument("--rate", type=number, metavar="Q", help="sampling rate of a client, for example 1/60")
     cohorts.add_argument("--population", type=int, metavar="N", help="number of clients")
-    cohorts.add_argument("--cohort", type=_number, metavar="M", help="(expected) number of clients per round")
+    cohorts.add_argument("--cohort", type=number, metavar="M", help="(expected) number of clients per round")
     cohorts.add_argument(
-        "--schedule", type=_stages, metavar="TxM,TxM", help="T rounds with M clients each, then the next stage"
+        "--schedule",
+        type=reader(_stages, "a schedule like 20x30,40x50"),
+        metavar="TxM,TxM",
+        help="T rounds with M clients each, then the next stage",
     )
     records = parser.add_argument_group("records (--unit record), or persons (--unit person)")
     records.add_argument(
@@ -60,8 +63,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="whose privacy is planned; default: client",
     )
     records.add_argument("--size", type=int, metavar="N", help="number of records of the client")
-    records.add_argument("--batch", type=_number, metavar="B", help="expected number of records in a batch")
-    records.add_argument("--epochs", type=_number, metavar="E", help="passes over the records, in all rounds together")
+    records.add_argument("--batch", type=number, metavar="B", help="expected number of records in a batch")
+    records.add_argument("--epochs", type=number, metavar="E", help="passes over the records, in all rounds together")
     records.add_argument("--steps", type=int, metavar="S", help="local steps in all rounds together, instead of epochs")
     parser.add_argument("--accountant", choices=("rdp-classic", "rdp", "pld"), help="default: pld where it applies")
     add_adjacency(parser, "default: add-or-remove; zero-out with --dropouts")
@@ -70,21 +73,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="clients add the noise in shares, and more may drop out than planned: sampling then lowers nothing",
     )
-    add_json(parser)
     does(parser, "plan:run")
 
 
 def _number(text: str) -> float:
-    try:
-        return float(Fraction(text.replace(" ", ""))) if "/" in text else float(text)
-    except (ValueError, ZeroDivisionError):
-        raise argparse.ArgumentTypeError(f"expected a number, got {text!r}") from None
+    return float(Fraction(text.replace(" ", ""))) if "/" in text else float(text)
 
 
 def _stages(text: str) -> list[tuple[int, float]]:
     """Parse `20x30,40x50` into stages of rounds and cohort sizes."""
-    try:
-        stages = [tuple(part.split("x")) for part in text.split(",")]
-        return [(int(rounds), float(size)) for rounds, size in stages]
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"expected a schedule like 20x30,40x50, got {text!r}") from None
+    stages = [tuple(part.split("x")) for part in text.split(",")]
+    return [(int(rounds), float(size)) for rounds, size in stages]

@@ -15,15 +15,13 @@ Examples:
 import argparse
 from pathlib import Path
 
-from tacit.cli.parsers._options import add_json, add_trust, does
+from tacit.cli.parsers._options import add_trust, does
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments."""
     parser.add_argument("run_directory", type=Path, metavar="RUN", help="the directory of a finished run on a table")
     parser.add_argument("table", type=Path, metavar="TABLE", help="a CSV or Parquet file with new rows")
     parser.add_argument("--out", type=Path, metavar="FILE", help="the CSV file (default: standard output)")
     parser.add_argument("--model", type=int, metavar="N", help="which model, from 0, if the run trained several")
     add_trust(parser)
-    add_json(parser)
     does(parser, "predict:run")

@@ -13,14 +13,12 @@ Examples:
 import argparse
 from pathlib import Path
 
-from tacit.cli.parsers._options import add_json, add_runs, does
+from tacit.cli.parsers._options import add_runs, does
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments."""
     add_runs(parser)
     parser.add_argument(
         "--out", type=Path, metavar="FILE", help="the page (default: report.html in the run, or in the current folder)"
     )
-    add_json(parser)
     does(parser, "report:run")

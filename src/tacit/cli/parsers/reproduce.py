@@ -22,17 +22,22 @@ Examples:
 import argparse
 from pathlib import Path
 
-from tacit.cli.parsers._options import add_json, add_trust, add_workers, does
+from tacit.cli.parsers._options import add_trust, add_workers, does, reader
 
 DEFAULT = Path()  # --save without a file
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments."""
     parser.add_argument("study", nargs="?", metavar="PAPER/WHAT", help="for example geyer/table-1")
     parser.add_argument("--rows", nargs="+", default=[], metavar="NAME", help="only these rows")
     parser.add_argument("--fast", action="store_true", help="the short version: only shows that the study runs")
-    parser.add_argument("--seeds", type=_seeds, default=(), metavar="N,N", help="other seeds, for example 0,1")
+    parser.add_argument(
+        "--seeds",
+        type=reader(_seeds, "whole numbers like 0,1"),
+        default=(),
+        metavar="N,N",
+        help="other seeds, for example 0,1",
+    )
     add_workers(parser, "worker processes; results do not depend on them")
     parser.add_argument("--out", type=Path, metavar="DIR", help="folder of the runs (default: runs/reproduce)")
     parser.add_argument(
@@ -45,15 +50,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--from", dest="saved", metavar="FILE", help="print saved results: a file, or PAPER/WHAT")
     add_trust(parser)
-    add_json(parser)
     does(parser, "studies:run", "reproduce:run")
 
 
 def _seeds(text: str) -> tuple[int, ...]:
-    try:
-        seeds = tuple(int(word) for word in text.split(","))
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"expected whole numbers like 0,1, got {text!r}") from None
+    seeds = tuple(int(word) for word in text.split(","))
     if len(set(seeds)) < len(seeds):
         raise argparse.ArgumentTypeError(f"expected different seeds, got {text!r}")
     return seeds

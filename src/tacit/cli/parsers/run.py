@@ -37,20 +37,10 @@ An experiment file:
 import argparse
 from pathlib import Path
 
-from tacit.cli.parsers._options import (
-    add_json,
-    add_logs,
-    add_options,
-    add_rounds,
-    add_table,
-    add_trust,
-    add_workers,
-    does,
-)
+from tacit.cli.parsers._options import add_logs, add_options, add_rounds, add_table, add_trust, add_workers, does
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments."""
     parser.add_argument(
         "what", nargs="*", metavar="METHOD|FILE.toml", help="methods by name or as FILE.py:FUNCTION, or a file"
     )
@@ -81,5 +71,4 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--ledger", type=Path, metavar="FILE", help="a privacy ledger that several runs may share")
     add_logs(parser)
     add_trust(parser)
-    add_json(parser)
     does(parser, "names:experiments", "run:run")

@@ -13,35 +13,27 @@ Examples:
 import argparse
 from pathlib import Path
 
-from tacit.cli.parsers._options import add_commands, add_json, does
+from tacit.cli.parsers._options import add_commands, does
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare the commands."""
-    add_commands(
-        parser,
-        {
-            "init": ("write the site's file and identity key, and check the data", _configure_init),
-            "pin": ("print the pin of installed code", _configure_pin),
-            "review": ("what a plan would cost and reveal here; accept or refuse it", _configure_review),
-            "serve": ("keep the site connected to the server", _configure_serve),
-            "ledger": ("what has been spent on the site's data", _configure_ledger),
-            "log": ("what the site received, answered, charged and refused", _configure_log),
-        },
-    )
+    add_commands(parser, _init, _pin, _review, _serve, _ledger, _log)
 
 
-def _configure_init(parser: argparse.ArgumentParser) -> None:
+def _init(parser: argparse.ArgumentParser) -> None:
+    """Write the site's file and identity key, and check the data."""
     _add_site(parser)
     does(parser, "site:init")
 
 
-def _configure_pin(parser: argparse.ArgumentParser) -> None:
+def _pin(parser: argparse.ArgumentParser) -> None:
+    """Print the pin of installed code."""
     parser.add_argument("function", metavar="PACKAGE.MODULE:FUNCTION", help="the function that makes a model")
-    does(parser, "site:print_pin")
+    does(parser, "site:print_pin", json=False)
 
 
-def _configure_review(parser: argparse.ArgumentParser) -> None:
+def _review(parser: argparse.ArgumentParser) -> None:
+    """What a plan would cost and reveal here; accept or refuse it."""
     _add_site(parser)
     parser.add_argument("plan", type=Path, metavar="PLAN.toml", help="what is to be trained")
     verdict = parser.add_mutually_exclusive_group()
@@ -52,22 +44,24 @@ def _configure_review(parser: argparse.ArgumentParser) -> None:
     does(parser, "site:review")
 
 
-def _configure_serve(parser: argparse.ArgumentParser) -> None:
+def _serve(parser: argparse.ArgumentParser) -> None:
+    """Keep the site connected to the server."""
     parser.add_argument("config", type=Path, metavar="SITE.toml", help="the site's file")
     parser.add_argument("--kit", type=Path, help="the site's start-up kit (default: the folder kit beside the file)")
-    does(parser, "names:nvflare", "serve_site:run")
+    does(parser, "names:nvflare", "serve_site:run", json=False)
 
 
-def _configure_ledger(parser: argparse.ArgumentParser) -> None:
+def _ledger(parser: argparse.ArgumentParser) -> None:
+    """What has been spent on the site's data."""
     _add_site(parser)
     does(parser, "site:show_ledger")
 
 
-def _configure_log(parser: argparse.ArgumentParser) -> None:
+def _log(parser: argparse.ArgumentParser) -> None:
+    """What the site received, answered, charged and refused."""
     _add_site(parser)
     does(parser, "site:show_log")
 
 
 def _add_site(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("config", type=Path, metavar="SITE.toml", help="the site's file")
-    add_json(parser)

@@ -29,15 +29,13 @@ An experiment file:
 import argparse
 from pathlib import Path
 
-from tacit.cli.parsers._options import add_json, add_trust, add_workers, does
+from tacit.cli.parsers._options import add_trust, add_workers, does
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments."""
     parser.add_argument("file", type=Path, metavar="FILE.toml", help="an experiment file with a table [sweep]")
     parser.add_argument("--out", type=Path, metavar="DIR", help="folder of the runs (default: runs/sweep/NAME)")
     parser.add_argument("--processes", type=int, default=1, metavar="N", help="runs at a time (default: 1)")
     add_workers(parser, "worker processes of a run, if there is one at a time")
     add_trust(parser)
-    add_json(parser)
     does(parser, "names:optuna", "sweep:run")

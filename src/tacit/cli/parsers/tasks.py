@@ -8,11 +8,9 @@ Examples:
 
 import argparse
 
-from tacit.cli.parsers._options import add_json, does
+from tacit.cli.parsers._options import does
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments."""
     parser.add_argument("name", nargs="?", help="a task's name")
-    add_json(parser)
     does(parser, "tasks:run")

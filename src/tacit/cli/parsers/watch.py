@@ -11,12 +11,10 @@ Examples:
 import argparse
 from pathlib import Path
 
-from tacit.cli.parsers._options import add_json, does
+from tacit.cli.parsers._options import does
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments."""
     parser.add_argument("folder", nargs="?", type=Path, default=Path("runs"), metavar="FOLDER", help="default: runs")
     parser.add_argument("--port", type=int, default=0, metavar="N", help="port of the page (default: an unused one)")
-    add_json(parser, "print the address as a JSON document on standard output")
     does(parser, "watch:run")
