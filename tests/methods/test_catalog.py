@@ -52,6 +52,7 @@ def documented(factory):
     return re.findall(r"^    (\w+): ", inspect.getdoc(factory) or "", flags=re.MULTILINE)
 
 
+@pytest.mark.law
 @each_method
 def test_cards_show_the_method_as_it_is(name, factory):
     shown = card(name, {"rounds": 7})
@@ -182,6 +183,7 @@ def paths(record, prefix=""):
             yield from paths(value, f"{prefix}{field.name}.")
 
 
+@pytest.mark.law
 @each_method
 def test_a_strange_value_of_an_argument_gives_a_method_or_an_error_of_our_own(name, factory):
     for path in {*methods.options(name), *paths(factory())} - {"name"}:
