@@ -68,7 +68,6 @@ def test_a_row_up_to_the_reach_is_accepted(monkeypatch):
     assert {report.rejected for report in strict.history} == {(HOSTILE,)}
 
 
-@pytest.mark.law
 @pytest.mark.parametrize("method", all_methods().values(), ids=all_methods())
 def test_every_method_bounds_what_one_row_can_do(method):
     """Either the server clips every row, or a row longer than the method declares is rejected."""

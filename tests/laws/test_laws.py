@@ -184,7 +184,6 @@ def test_engine_is_bitwise_independent_of_the_number_of_workers(method: Method) 
         assert torch.equal(_final(method, workers), trained(method)[-1][0].weights)
 
 
-@pytest.mark.law
 @every_method
 def test_engine_sums_waves_like_all_messages_at_once(method: Method) -> None:
     """A round that sums waves as they arrive equals `server_side`, which has all messages at once."""
@@ -277,7 +276,6 @@ def test_codec(method: Method) -> None:
     torch.testing.assert_close(method.codec.decode(total, state, round_of(method))[0], projected(rows).sum(0))
 
 
-@pytest.mark.law
 @every_method
 def test_wire(method: Method) -> None:
     """`read(pack(x)) = x` for every broadcast and message, and for what a client keeps."""
@@ -342,7 +340,6 @@ def test_a_fresh_interpreter_computes_the_same_message(tmp_path: Path) -> None:
     assert answered == {name: message.hex() for name, message in expected.items()}
 
 
-@pytest.mark.law
 @every_method
 def test_size(method: Method) -> None:
     """The bandwidth report counts the length of packed bytes, up and down."""

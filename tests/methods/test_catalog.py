@@ -52,7 +52,6 @@ def documented(factory):
     return re.findall(r"^    (\w+): ", inspect.getdoc(factory) or "", flags=re.MULTILINE)
 
 
-@pytest.mark.law
 @each_method
 def test_cards_show_the_method_as_it_is(name, factory):
     shown = card(name, {"rounds": 7})
