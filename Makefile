@@ -6,8 +6,10 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 # The backlog of experiments pauses while a command after this runs. Tests and benchmarks pause it themselves.
 BUSY := $(BIN)/python experiments/busy.py
+# Tests start many interpreters: keep what is compiled.
+TEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q -n auto
 
-.PHONY: help demo test campaign lint catalogue docs bench
+.PHONY: help demo test laws campaign lint catalogue docs bench
 
 help:  ## print this list
 	@grep -E '^[a-z]+:.*##' Makefile | sed -E 's/:.*## /: /'
@@ -18,12 +20,14 @@ demo: $(READY)  ## train on the embedded digits, split over 100 clients, without
 		--task-set model=digits-mlp --evaluate-every 20
 	@echo "Next: tacit card fl-top-dp (who sees what), tacit run --help, docs/guides/own-data.md (your own data and model)."
 
-test: $(READY)  ## run the test suite
-	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q -n auto  # tests start many interpreters: keep what is compiled
+test: $(READY)  ## run the test suite, with a part of every law that each commit chooses anew
+	$(TEST)
 
-campaign: $(READY)  ## run the test suite with every command of the documents and far more random trials (hours)
-	TACIT_DOCUMENTS=whole TACIT_SCHEDULES=10000 TACIT_HUNDREDS=100 TACIT_LIARS=1000 TACIT_FUZZ=100000 TACIT_FRAMES=1000000 TACIT_AUDITS=100 \
-		TACIT_AUDIT_RUNS=200 TACIT_SAMPLES=10000000 TACIT_IMAGES=20 TACIT_LONG=1 TACIT_KILLS=20 $(BIN)/python -m pytest -q -n auto
+laws: $(READY)  ## run the test suite with every law over the whole catalogue
+	$(TEST) --scale laws
+
+campaign: $(READY)  ## run all laws, every command of the documents and far more random trials (hours)
+	$(TEST) --scale campaign
 
 lint: $(READY)  ## check style, types and the direction of imports
 	$(BUSY) $(BIN)/ruff check

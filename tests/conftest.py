@@ -6,9 +6,31 @@ import pytest
 import torch
 from experiments import busy
 
+import scale
+
 torch.set_num_threads(1)  # the tensors of tests are small, so that threads cost more than they gain
 DATA = os.environ.get("TACIT_DATA")  # before a test changes it
 HELD = pytest.StashKey[int | None]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--scale", choices=scale.SCALES, default=scale.SCALES[0], help="how much runs (tests/scale.py)")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "law: one property of everything registered; a part of it runs for a commit")
+    config.addinivalue_line("markers", "campaign: takes minutes; runs with --scale campaign")
+    scale.choose(config.option.scale)
+    if not hasattr(config.option, "commit"):  # a process that another one starts has its
+        config.option.commit = scale.head()
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    by_id = any("::" in argument for argument in config.args)
+    chosen = config.option.scale
+    left = scale.select(items, "laws" if by_id and chosen == "commit" else chosen, config.option.commit)
+    if left:
+        config.hook.pytest_deselected(items=left)
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:

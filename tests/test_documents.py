@@ -1,11 +1,10 @@
 """Every command and every example in README and docs runs.
 
 Commands run in this process, each once. Long ones are shortened (`SHORT`), because what they compute is tested
-elsewhere: the point here is that the command line, its options and their combination are still right. With
-TACIT_DOCUMENTS=whole they run as they are printed, the demo through `make`.
+elsewhere: the point here is that the command line, its options and their combination are still right. In a
+campaign they run as they are printed, the demo through `make`.
 """
 
-import os
 import re
 import runpy
 import shlex
@@ -16,9 +15,10 @@ from pathlib import Path
 
 import pytest
 
+from scale import scaled
 from tacit import cli, methods, tasks
 
-WHOLE = os.environ.get("TACIT_DOCUMENTS") == "whole"
+WHOLE = scaled(False, campaign=True)
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 SHORT = {  # options that replace those of a command, or are added to them
@@ -128,7 +128,7 @@ def test_the_demo_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: 
     assert (tmp_path / "runs").is_dir()
 
 
-@pytest.mark.skipif(not WHOLE, reason="minutes: TACIT_DOCUMENTS=whole")
+@pytest.mark.campaign
 def test_make_demo_runs(tmp_path: Path) -> None:
     """`make demo`, in a copy of the tree that borrows this environment."""
     for name in ("Makefile", "pyproject.toml", "constraints.txt"):

@@ -1,6 +1,5 @@
 """Audits do not refute the claims of correct methods, and detect planted bugs."""
 
-import os
 from dataclasses import replace
 from math import sqrt
 
@@ -24,6 +23,7 @@ from attacks.bugs import (
     shares_of_deliverers,
 )
 from attacks.other_bugs import other_bugs
+from scale import scaled
 from tacit.attacks.auditing import FAILED, Audit, AuditAdjacency, Canary, _Crowd, one_run
 from tacit.attacks.bounds import ErrorCounts, ScoreGap
 from tacit.attacks.canaries import CanaryCatalog
@@ -42,8 +42,8 @@ from tacit.pieces.servers import Momentum
 from tacit.pieces.trainers import Masked, Sgd
 from tacit.privacy.noise.sum_grid import SumGrid
 
-AUDITS = int(os.environ.get("TACIT_AUDITS", "1"))  # of each correct method; more than 1: all bugs, too
-RUNS = int(os.environ.get("TACIT_AUDIT_RUNS", "200"))
+AUDITS = scaled(1, campaign=100)  # of each correct method; more than 1: all bugs, too
+RUNS = 200
 CLIENTS = 6
 ALL_BUGS = (*bugs(CLIENTS), *seven(), *further(), *other_bugs())
 FAST = {
@@ -95,6 +95,7 @@ def test_claims_of_correct_methods_are_not_refuted(name: str) -> None:
     assert violated <= AUDITS // 20
 
 
+@pytest.mark.law
 @pytest.mark.parametrize("bug", TRIED, ids=[bug.name for bug in TRIED])
 def test_every_planted_bug_is_detected(bug: Bug) -> None:
     audit = audit_of(bug)

@@ -3,13 +3,13 @@
 Scores of images are compared with scikit-image 0.26 (Gaussian weights, σ = 1.5, no sample covariance), values pinned.
 """
 
-import os
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
+from scale import scaled
 from tacit.attacks.dlg import Candidate, Dlg, Reconstruction, compare, mse, psnr, ssim
 from tacit.attacks.scenario import AttackConfig, observe_victims, reconstructions
 from tacit.core import Method
@@ -98,8 +98,8 @@ def test_a_batch_is_matched_in_any_order() -> None:
 
 
 def test_nearly_all_mnist_images_are_recovered(data_folder: object) -> None:
-    """Only this test attacks images of the published size; two of them, and TACIT_IMAGES=20 takes minutes."""
-    count = int(os.environ.get("TACIT_IMAGES", "2"))
+    """Only this test attacks images of the published size; two of them, and twenty in a campaign."""
+    count = scaled(2, campaign=20)
     task = make_task("mnist", model="sigmoid-lenet")
     config = AttackConfig(images=count, dlg=Dlg.improved())
     victims, observed = observe_victims(STEP, task, config)

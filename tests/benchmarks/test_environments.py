@@ -1,4 +1,3 @@
-import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -19,7 +18,7 @@ def test_peers_take_none_of_our_constraints_but_torch(script: Script) -> None:
         assert all(each == torch for each in peer.requirements if each.startswith("torch"))
 
 
-@pytest.mark.skipif("TACIT_LONG" not in os.environ, reason="asks the package index: set TACIT_LONG=1")
+@pytest.mark.campaign  # asks the package index
 def test_requirements_of_peers_can_be_met(script: Script) -> None:
     for peer in script("environments").PEERS:
         command = [sys.executable, *peer.installation("--dry-run", "--ignore-installed")]

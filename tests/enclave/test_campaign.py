@@ -1,7 +1,7 @@
 """Fuzzed frames for the enclave: it answers each of them, and an honest round succeeds afterwards.
 
-The suite sends 3,000 frames. The campaign sends a million, and prints its seed, with which it can be repeated:
-`TACIT_FRAMES=1000000 TACIT_FUZZ_SEED=1 python -m pytest -s tests/enclave/test_campaign.py`.
+The suite sends 3,000 frames. A campaign sends a million, and prints its seed, with which it can be repeated:
+`TACIT_SEED=1 python -m pytest -s --scale campaign tests/enclave/test_campaign.py`.
 """
 
 import os
@@ -18,6 +18,7 @@ import pytest
 
 from enclave.federation import COHORT, DIM, Federation, messages, method, rows
 from enclave.listening import ATTEST, Listening
+from scale import scaled
 from tacit.core.interfaces import Mechanism
 from tacit.core.neutral import NoNoise
 from tacit.core.prices import MAX_ROUNDS
@@ -33,8 +34,8 @@ from tacit.protocols.kit import HEADER, ProtocolId
 from tacit.wire.packing import Reader
 from tacit.wire.sparse import Compact, Csr
 
-FRAMES = int(os.environ.get("TACIT_FRAMES", "3000"))
-SEED = int(os.environ.get("TACIT_FUZZ_SEED", "1"))
+FRAMES = scaled(3000, campaign=1_000_000)
+SEED = int(os.environ.get("TACIT_SEED", "1"))
 ROUNDS = MAX_ROUNDS  # so many that no campaign ends for lack of rounds: a round takes several frames
 SECONDS, MEMORY = 1.0, 1 << 30  # for one frame, and for all of them
 ANSWERS = {

@@ -1,10 +1,9 @@
 """The enclave under fuzzing: it answers every request; nothing is raised, nothing invalid is accepted.
 
 The suite tries 150 inputs per test. A campaign tries more:
-`TACIT_FUZZ=100000 python -m pytest tests/enclave/test_fuzz.py`.
+`python -m pytest --scale campaign tests/enclave/test_fuzz.py`.
 """
 
-import os
 from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
@@ -14,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from enclave.federation import COHORT, SEED, Federation, messages, method, now, rows
+from scale import scaled
 from tacit import enclave as tee
 from tacit.enclave import attestation, enclave_messages
 from tacit.enclave.configuration import Configuration
@@ -28,7 +28,7 @@ from tacit.protocols.kit import ReplyStatus
 from tacit.wire.packing import pack_number
 from tacit.wire.sparse import Compact, Csr
 
-TRIES = int(os.environ.get("TACIT_FUZZ", "150"))
+TRIES = scaled(150, campaign=100_000)
 CHANNELS = {"dense": Enclave(), "csr": Enclave(wire=Csr()), "compact": Enclave(wire=Compact(), padding=64)}
 
 

@@ -1,8 +1,8 @@
 """Processes that are killed: what is released was charged at both sides, and nobody else's work is lost.
 
-Each death costs seconds, so that `make test` has one of them (`test_real_federation`). TACIT_LONG=1 has those here: a
-site at ten moments of a round, the run at three random ones, NVFLARE's server at one. TACIT_KILLS=20 has 20 times as
-many; TACIT_KILLS_OUT is a folder to which those that passed are written, and are not repeated.
+Each death costs seconds, so that `make test` has one of them (`test_real_federation`). A campaign has
+those here: 20 times a site at ten moments of a round, the run at three random ones, NVFLARE's server at one.
+TACIT_KILLS_OUT is a folder to which those that passed are written, and are not repeated.
 
 Every run must end, bit for bit, where one in a single process ends that has the same survivors in every phase of every
 round and no other disturbance (`federation.replay`).
@@ -24,6 +24,7 @@ from federation.consortium import Consortium
 from federation.mortal import DEATH, NOTES, NotedKeys, read_notes
 from federation.processes import Processes, is_running, processes, until
 from federation.replay import Exchange, RecordingTransport, ReplayTransport, released
+from scale import scaled
 from tacit.federation.journal import AuditLog, Entry, read_journal
 from tacit.federation.plan.plan import FederationPlan
 from tacit.federation.server.server import FederationServer
@@ -34,8 +35,8 @@ from tacit.runs.checkpoint import read as read_checkpoint
 from tacit.runs.records import Run
 from tacit.runs.training import follow
 
-pytestmark = pytest.mark.skipif(not os.environ.get("TACIT_LONG"), reason="minutes: set TACIT_LONG=1")
-KILLS = int(os.environ.get("TACIT_KILLS", "1"))
+pytestmark = pytest.mark.campaign
+KILLS = scaled(1, campaign=20)
 OUT = os.environ.get("TACIT_KILLS_OUT")
 POINTS = [
     f"{phase} {when}" for phase in ("train 1", "talk 1", "talk 2", "talk 3", "talk 4") for when in ("before", "after")

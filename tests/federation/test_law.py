@@ -68,6 +68,7 @@ def played(plan: FederationPlan, way: Transport) -> Run:
     return run
 
 
+@pytest.mark.law
 @pytest.mark.parametrize(("name", "args"), CASES.values(), ids=CASES)
 def test_sites_end_where_the_simulation_ends(tmp_path: Path, name: str, args: Mapping[str, object]) -> None:
     consortium = Consortium.at(tmp_path, SITES, methods=[name], channels=EVERY_CHANNEL)

@@ -22,7 +22,6 @@ from tacit.federation.transport.nvflare.process import site_command
 
 SITES = ("ash", "birch", "cedar")
 ADMINS = {"admin@x.org": "project_admin", "member@x.org": "member"}
-LONG = os.environ.get("TACIT_LONG")
 
 
 @pytest.fixture(scope="module")
@@ -174,7 +173,7 @@ def test_nobody_can_log_in_and_submit_a_job(running, tmp_path, user):
     assert f"Refused a message of {user!r}: 'task', 'challenge'" in (running.study / "server.out").read_text()
 
 
-@pytest.mark.skipif(not LONG, reason="a minute and gigabytes of memory: set TACIT_LONG=1")
+@pytest.mark.campaign  # a minute and gigabytes of memory
 def test_a_hundred_megabytes_pass_in_both_directions(running):
     size = 100_000_000
     assert running.transport.ask("length", dict.fromkeys(SITES, bytes(size)), 300.0) == dict.fromkeys(

@@ -1,6 +1,5 @@
 """Runs between real processes, over NVFLARE on 127.0.0.1: the same model as the simulation's, bit for bit."""
 
-import os
 import random
 import time
 from collections.abc import Iterator
@@ -35,7 +34,6 @@ PLANS = {
     "the run is interrupted": ("fl-std", {"cohort": COUNT, "channel": "SecureSum()", "rounds": 4}),
     "the run is killed": ("fl-std", {"cohort": COUNT, "channel": "SecureSum()", "rounds": 20}),
 }
-LONG = os.environ.get("TACIT_LONG")
 KILLS = 5
 
 
@@ -121,7 +119,7 @@ def test_an_interrupted_run_is_resumed_from_its_checkpoint(started, tmp_path):
     assert torch.equal(run.state.weights, simulated(plan))
 
 
-@pytest.mark.skipif(not LONG, reason="half a minute: set TACIT_LONG=1")
+@pytest.mark.campaign  # half a minute
 def test_a_run_that_is_killed_at_random_moments_ends_where_the_simulation_ends(started, tmp_path):
     out, source = tmp_path / "run", random.Random(0)
     running, plan = started.processes, started.consortium.folder / "the run is killed.toml"

@@ -1,7 +1,7 @@
 """Every decoder refuses hostile bytes with Tacit's own errors, in at most a second and a GiB.
 
 The suite tries 150 inputs for every decoder. A campaign tries more and prints its seed:
-`python tests/laws/decoders.py --inputs 1000000`, or `TACIT_FUZZ=1000000 python -m pytest tests/laws/test_decoders.py`.
+`python tests/laws/decoders.py --inputs 1000000`, or `python -m pytest --scale campaign tests/laws/test_decoders.py`.
 """
 
 import os
@@ -12,8 +12,9 @@ import pytest
 
 from laws.decoders import all_decoders
 from laws.fuzzing import Decoder, fuzz
+from scale import scaled
 
-INPUTS = min(int(os.environ.get("TACIT_FUZZ", "150")), 1_000_000)
+INPUTS = scaled(150, campaign=100_000)
 SEED = int(os.environ.get("TACIT_SEED", "0"))
 
 

@@ -155,6 +155,7 @@ def step_of(messages: Messages) -> float:
     return 0.0 if messages.grid_step is None else messages.grid_step.size
 
 
+@pytest.mark.law
 @every_method
 @every_model
 def test_row(method: Method, make: Callable[[], nn.Module]) -> None:
@@ -165,6 +166,7 @@ def test_row(method: Method, make: Callable[[], nn.Module]) -> None:
     torch.testing.assert_close(stack.rows.dense(), alone, rtol=1e-4, atol=1e-6 + step_of(stack))
 
 
+@pytest.mark.law
 @every_method
 @every_model
 def test_engine(method: Method, make: Callable[[], nn.Module]) -> None:
@@ -175,6 +177,7 @@ def test_engine(method: Method, make: Callable[[], nn.Module]) -> None:
     assert float((fast - reference).norm()) < 1e-4 * float(reference.norm()) + flips
 
 
+@pytest.mark.law
 @every_method
 def test_engine_is_bitwise_independent_of_the_number_of_workers(method: Method) -> None:
     for workers in (2, 3):
@@ -234,6 +237,7 @@ NOISY = {name: method for name, method in distinct("mechanism").items() if metho
 SAMPLED = {name: m for name, m in distinct("sampler").items() if not isinstance(m.sampler, Everyone)}
 
 
+@pytest.mark.law
 @pytest.mark.parametrize("method", NOISY.values(), ids=NOISY)
 def test_every_bit_of_a_key_changes_the_noise(method: Method, monkeypatch: pytest.MonkeyPatch) -> None:
     """Derivation is switched off: it would hide a generator that uses only a part of its key."""
@@ -248,6 +252,7 @@ def test_every_bit_of_a_key_changes_the_noise(method: Method, monkeypatch: pytes
         assert all(found[place] != drawn[place] for place in random)
 
 
+@pytest.mark.law
 @pytest.mark.parametrize("method", SAMPLED.values(), ids=SAMPLED)
 def test_every_bit_of_a_key_changes_the_cohort(method: Method) -> None:
     secret = Key.from_seed(0, "one").value
@@ -255,6 +260,7 @@ def test_every_bit_of_a_key_changes_the_cohort(method: Method) -> None:
     assert all(method.sampler.cohort(5000, 0, Key(changed)).tolist() != drawn for changed in flipped(secret))
 
 
+@pytest.mark.law
 @pytest.mark.parametrize("method", ADDITIVE.values(), ids=ADDITIVE)
 def test_codec(method: Method) -> None:
     """Encoding and decoding is idempotent, and commutes with sums."""
@@ -371,6 +377,7 @@ def packed_for_enclave(method: Method, messages: Messages) -> tuple[list[int], i
     return [transcript.up[MessageType.UPLOAD][client] for client in messages.clients.tolist()], down
 
 
+@pytest.mark.law
 @pytest.mark.parametrize("method", ENCLAVES.values(), ids=ENCLAVES)
 def test_enclave(method: Method) -> None:
     """The simulated sum is bitwise what the enclave releases, with client states serialised between messages."""
@@ -386,6 +393,7 @@ def test_enclave(method: Method) -> None:
     assert released.total.weight == simulated.total.weight
 
 
+@pytest.mark.law
 @pytest.mark.parametrize("method", SECURE.values(), ids=SECURE)
 def test_secure_sum(method: Method) -> None:
     """The simulated sum is bitwise that of the conversation, with client states serialised between messages."""
@@ -394,6 +402,7 @@ def test_secure_sum(method: Method) -> None:
     assert torch.equal(_final(conversed, 1), trained(method)[1][0].weights)
 
 
+@pytest.mark.law
 @pytest.mark.parametrize("method", COUNTABLE.values(), ids=COUNTABLE)
 def test_reported_sizes_agree_with_a_count_by_hand(method: Method) -> None:
     """For three rounds: masks are sent to a client once, bounds and values in every round."""
@@ -440,6 +449,7 @@ def _by_hand(method: Method, state: State) -> tuple[int, int, int]:
     return 24 + up + samples, 24 + down + bound, first
 
 
+@pytest.mark.law
 @every_method
 def test_determinism(method: Method) -> None:
     """The same seed gives the same state, independent of the order of clients in a wave."""
@@ -640,6 +650,7 @@ def _is_proved(method: Method) -> bool:
 PROVED = {name: method for name, method in METHODS.items() if _is_proved(method)}
 
 
+@pytest.mark.law
 @pytest.mark.parametrize("method", PROVED.values(), ids=PROVED)
 def test_privacy_a_budget_stops_train_and_rounds_alike(method: Method) -> None:
     """With a budget for two rounds and a plan of thirty, both stop after the same round, at the same ε."""

@@ -232,6 +232,7 @@ def distances(method: Method, view: View, here: ClientRound) -> Iterator[float]:
             yield float(difference.norm()) / method.terms.record_bound / (1 + inflation)
 
 
+@pytest.mark.law
 @pytest.mark.parametrize("name", RECORD_METHODS)
 def test_one_record_moves_a_row_by_no_more_than_is_priced(name: str) -> None:
     """Takes seconds: only this would find a piece that may not follow records, and is not refused."""

@@ -182,6 +182,7 @@ def paths(record, prefix=""):
             yield from paths(value, f"{prefix}{field.name}.")
 
 
+@pytest.mark.law
 @each_method
 def test_a_strange_value_of_an_argument_gives_a_method_or_an_error_of_our_own(name, factory):
     for path in {*methods.options(name), *paths(factory())} - {"name"}:

@@ -1,7 +1,6 @@
 """Clustered federated learning: groups get their own models; metric privacy, patience, and the files of a run."""
 
 import json
-import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import torch
 from torch import nn
 
 import tacit
+from scale import scaled
 from tacit import methods
 from tacit.core import SimulatedRound
 from tacit.core.keys import Key
@@ -24,7 +24,7 @@ from tacit.runs.training import follow
 from tacit.tasks.regression import THETA
 
 TASK = tacit.tasks.make_task("synthetic", clients=20)
-SEEDS = range(10) if os.environ.get("TACIT_LONG") else range(1)
+SEEDS = range(scaled(1, campaign=10))
 NOW = SimulatedRound.of(0, 5, 3.0, 3, Key.from_seed(0, "shared"), Key.from_seed(0, "secret"))
 
 
@@ -45,7 +45,7 @@ def groups(run: tacit.Run) -> list[set[int]]:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_with_a_warm_up_both_optima_are_found(seed: int) -> None:
-    """With and without noise, every client ends in the right group; ten seeds with TACIT_LONG.
+    """With and without noise, every client ends in the right group; ten seeds in a campaign.
 
     The only test in which a whole run must converge to the groups' optima.
     """

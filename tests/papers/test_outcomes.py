@@ -24,6 +24,7 @@ from tacit.report.run_data import thinned
 from tacit.runs import checkpoint
 from tacit.runs.bandwidth import cost
 from tacit.runs.directory import CHECKPOINT, read_rounds
+from tacit.runs.manifest import TaskEntry
 from tacit.tasks.regression import THETA
 
 N = 8 * 8 * 64 + 64 + 64 * 10 + 10  # weights of digits-net
@@ -31,6 +32,7 @@ K = int(0.05 * N)
 COLUMNS = ("best_round", "cost_down", "cost_up", "kilobytes_down", "kilobytes_up", "epsilon_classic", "bound")
 NOISY = ", ratio = 0.05, epsilon = 'none', noise = 2.0, channel = 'IdealSum()', mechanism.arithmetic = 'Reals()'"
 FIXED = NOISY + ", sampler = 'FixedSize(5)'"
+TASK = TaskEntry(name="tiny", args=None, clients=6000, samples=6000, parameters=9, loss="", data="")
 ROW = """
 [[rows]]
 name = "{name}"
@@ -182,7 +184,7 @@ def test_a_run_without_evaluation_or_clients_has_no_best_round_or_no_cost(tmp_pa
     unmeasured = Report(1, (), (), (), (), 0.0, 0.0, 0.0, {}, 0.0)
     without_clients = Report(1, (), (), (), (), 0.0, 0.0, 0.0, {"accuracy": 0.1}, 0.0)
     for reports in ((), (unmeasured,), (without_clients,)):
-        run = FinishedRun(method=fl_std(), clients=6000, parameters=9, reports=reports, directory=tmp_path)
+        run = FinishedRun(method=fl_std(), task=TASK, reports=reports, directory=tmp_path)
         found = derived(run, COLUMNS)
         assert found["best_round"] == (1 if reports == (without_clients,) else None)
         assert (found["cost_up"], found["kilobytes_up"]) == (None, 0)
@@ -194,7 +196,7 @@ def test_the_first_of_equally_good_rounds_is_the_best_and_lower_errors_are_bette
             Report(number, (0,), (), (36,), (36,), 0.0, 0.0, 0.0, {metric: value}, 0.0)
             for number, value in enumerate((0.1, 0.5, 0.5, 0.1), start=1)
         ]
-        run = FinishedRun(method=fl_std(), clients=6000, parameters=9, reports=reports, directory=tmp_path)
+        run = FinishedRun(method=fl_std(), task=TASK, reports=reports, directory=tmp_path)
         assert derived(run, ["best_round"]) == {"best_round": best}
 
 

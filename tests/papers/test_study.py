@@ -35,6 +35,7 @@ def _in_an_empty_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
+@pytest.mark.law
 @pytest.mark.parametrize("row", ROWS)
 @pytest.mark.parametrize("fast", [False, True], ids=["whole", "fast"])
 def test_every_row_of_every_paper_can_be_built(row, fast):

@@ -140,6 +140,7 @@ def test_one_more_than_the_remaining_rounds_exceeds_the_budget(accountant):
     assert almost.remaining_rounds(RELEASE, 3.0, 1e-5) == 1
 
 
+@pytest.mark.law
 @pytest.mark.parametrize("last", [0, 1, 2, 7, 64, 100, MAX_FOUND_ROUNDS - 1, MAX_FOUND_ROUNDS, MAX_FOUND_ROUNDS + 5])
 @pytest.mark.parametrize("guess", [1, 2, 63, 100, MAX_FOUND_ROUNDS])
 def test_the_largest_number_of_rounds_is_found_from_any_guess(last, guess):

@@ -140,6 +140,7 @@ def revealed_epsilon(z: float, rate: float, others: int, lost: int) -> float:
     return float(brentq(excess, 0.0, 60.0)) if excess(0.0) > 0 else 0.0
 
 
+@pytest.mark.law
 @pytest.mark.parametrize("z", [0.7, 1.0, 3.0])
 @pytest.mark.parametrize("rate", [0.02, 0.1, 0.5])
 @pytest.mark.parametrize(("others", "lost"), [(3, 0), (3, 1), (10, 0), (10, 1), (10, 5), (60, 0), (60, 1)])
@@ -163,6 +164,7 @@ def summed_variance(z: float, cohort: int, lost: int, dropouts: float) -> float:
     return z**2 / noise.of_cohort(cohort) * kept * (cohort - lost)
 
 
+@pytest.mark.law
 @pytest.mark.parametrize("z", [0.7, 1.0, 3.0])
 @pytest.mark.parametrize("rate", [0.02, 0.1, 0.5])
 @pytest.mark.parametrize(

@@ -146,6 +146,7 @@ def test_a_method_of_ones_own_is_reported_without_a_guarantee(tmp_path: Path) ->
     assert "Nothing is proved: the method has pieces that are not known here" in text
 
 
+@pytest.mark.law
 @pytest.mark.parametrize("name", sorted(methods.catalog()))
 def test_every_method_has_a_page(name: str, tmp_path: Path) -> None:
     """With a picture of its parties, before and after its first rounds."""

@@ -1,7 +1,6 @@
 """Exported models compute what the run's model computes, for any number of samples, in the programs that read them."""
 
 import io
-import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -15,10 +14,11 @@ import torch
 from torch import Tensor, nn
 
 import tacit
+from scale import scaled
 from tacit.core import files
 from tacit.tasks.models import MODELS
 
-LONG = os.environ.get("TACIT_LONG")
+LONG = scaled(False, campaign=True)
 SHAPES: dict[str, tuple[int, ...]] = {
     "mobilenet-v2": (3, 32, 32), "digits-sigmoid-lenet": (1, 8, 8), "hospital-net": (4,), "medical-net": (7280,),
     "digits-net": (64,), "digits-mlp": (64,), "linear": (2,),

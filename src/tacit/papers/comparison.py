@@ -206,16 +206,6 @@ class Ranking:
         return "reached" if -self.within <= low and high <= self.within else "undecided"
 
 
-def _releases(*known: str) -> str:
-    """Each release once.
-
-    Example:
-        >>> _releases("?, 2.4.5", "2.4.5", "2.4.6")
-        '?, 2.4.5, 2.4.6'
-    """
-    return ", ".join(dict.fromkeys(release for each in known for release in each.split(", ")))
-
-
 def _interval(values: Sequence[float]) -> tuple[float, float]:
     """The 95 % confidence interval of the mean, by Student's t.
 
@@ -261,8 +251,10 @@ class Comparison:
         rows = old | {name: row.merged_with(old[name]) if name in old else row for name, row in new.items()}
         places = {name: place for place, name in enumerate(order)}
         names = sorted(rows, key=lambda name: places.get(name, len(places)))
-        before = earlier.versions
-        versions = {name: _releases(before.get(name, "?"), release) for name, release in self.versions.items()}
+        versions = {
+            name: ", ".join(dict.fromkeys([*earlier.versions.get(name, "?").split(", "), *release.split(", ")]))
+            for name, release in self.versions.items()
+        }
         return replace(self, versions=versions, rows=tuple(rows[name] for name in names))
 
     @property
@@ -275,16 +267,12 @@ class Comparison:
         """The row's verdict; empty for the short version and for other data than the paper's."""
         return "" if self.fast or self.stand_in else row.verdict(quantity)
 
-    def to_json(self) -> dict[str, object]:
-        """Plain values, including the verdicts."""
+    def to_bytes(self) -> bytes:
+        """JSON with the verdicts, and each list of numbers on one line."""
         table = {**asdict(self), "plot": to_builtins(self.plot)}
         for entry, row in zip(table["rows"], self.rows, strict=True):
             entry["compared"] = [self._compared(row, quantity) for quantity in row.quantities()]
-        return {"format": _FORMAT, **table}
-
-    def to_bytes(self) -> bytes:
-        """JSON, with each list of numbers on one line."""
-        return (_dumped(self.to_json()) + "\n").encode()
+        return (_dumped({"format": _FORMAT, **table}) + "\n").encode()
 
     @classmethod
     def from_bytes(cls, content: bytes, label: str) -> Self:

@@ -8,24 +8,9 @@ import numpy as np
 from tacit import methods
 from tacit.errors import UserError
 from tacit.papers.comparison import Comparison, ComparisonRow, Curves
-from tacit.papers.figure_specs import (
-    FigureSpec,
-    HistogramPanel,
-    HistogramPlot,
-    ImportanceMaps,
-    LinePlot,
-    ScatterPlot,
-)
-from tacit.report.charts import (
-    Density,
-    ErrorBars,
-    Line,
-    LinePanel,
-    Numbers,
-    draw_error_bars,
-    draw_histograms,
-    draw_lines,
-)
+from tacit.papers.figure_specs import FigureSpec, HistogramPanel, HistogramPlot, ImportanceMaps, LinePlot, ScatterPlot
+from tacit.report import charts
+from tacit.report.charts import Density, ErrorBars, Line, LinePanel, Numbers
 from tacit.report.pictures import Gallery, ValueMap, draw_gallery, draw_maps
 from tacit.report.style import COLOURS, require_matplotlib
 
@@ -44,21 +29,20 @@ def render(comparison: Comparison) -> bytes:
 
 @singledispatch
 def _draw(plot: FigureSpec, comparison: Comparison) -> bytes:
-    """Draw one kind of figure."""
     raise AssertionError(f"{comparison.name} is of no kind below: {type(plot).__name__}.")
 
 
 @_draw.register
 def _draw_histograms(plot: HistogramPlot, comparison: Comparison) -> bytes:
     panels = [(panel.title, [*densities(comparison.rows, panel)]) for panel in plot.panels]
-    return draw_histograms(comparison.title, caption(comparison, "Outline", "shade"), panels)
+    return charts.draw_histograms(comparison.title, caption(comparison, "Outline", "shade"), panels)
 
 
 @_draw.register
 def _draw_scatter(plot: ScatterPlot, comparison: Comparison) -> bytes:
     x, y = (plot.labels.get(name, name) for name in (plot.x, plot.y))
     bars = [*error_bars(comparison.rows, plot)]
-    return draw_error_bars(comparison.title, _scatter_caption(comparison), bars, x, y)
+    return charts.draw_error_bars(comparison.title, _scatter_caption(comparison), bars, x, y)
 
 
 @_draw.register
@@ -78,13 +62,8 @@ def _draw_lines(plot: LinePlot, comparison: Comparison) -> bytes:
     panels = [
         LinePanel(plot.labels.get(name, name), [*lines(comparison.rows, name)], log=name in plot.log) for name in plot.y
     ]
-    return draw_lines(
-        comparison.title,
-        caption(comparison, "Line", "band"),
-        panels,
-        names=len(comparison.rows),
-        log_x="round" in plot.log,
-    )
+    names, log_x = len(comparison.rows), "round" in plot.log
+    return charts.draw_lines(comparison.title, caption(comparison, "Line", "band"), panels, names=names, log_x=log_x)
 
 
 def lines(rows: Sequence[ComparisonRow], quantity: str) -> Iterator[Line]:
@@ -130,18 +109,15 @@ def error_bars(rows: Sequence[ComparisonRow], plot: ScatterPlot) -> Iterator[Err
             groups.setdefault(_argument(row, plot.lines), []).append(point)
     for value in sorted(groups):
         points = sorted(groups[value], key=lambda pair: pair[0])
-        means, deviations = ([float(f(v)) for _, v in points] for f in (np.mean, _deviation))
+        deviations = [np.std(y, ddof=1) if len(y) > 1 else 0.0 for _, y in points]
         name = f"{plot.labels.get(plot.lines, plot.lines)} {value:g}"
-        yield ErrorBars(name, np.array([x for x, _ in points]), np.array(means), np.array(deviations))
+        x, means = ([x for x, _ in points], [y.mean() for _, y in points])
+        yield ErrorBars(name, np.array(x), np.array(means), np.array(deviations))
 
 
 def _argument(row: ComparisonRow, name: str) -> float:
     value = row.args.get(methods.short_names(row.method).get(name, name), 0.0)
     return float(value) if isinstance(value, int | float) else 0.0
-
-
-def _deviation(values: Numbers) -> float:
-    return float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
 
 
 def importance_maps(comparison: Comparison) -> dict[str, Numbers]:
@@ -177,7 +153,8 @@ def caption(comparison: Comparison, line: str, band: str) -> str:
         sentences.append("Dot: the privacy budget allows no further round.")
     if comparison.seeds not in _NO_MEAN:
         sentences.append(f"{line}: mean of {comparison.seeds} seeds; {band}: minimum to maximum.")
-    if line == "Line" and any(_lengths_differ(row) for row in comparison.rows):
+    lengths = [{trial.values.get("rounds") for trial in row.trials} for row in comparison.rows]
+    if line == "Line" and any(len(each) > 1 for each in lengths):
         sentences.append("A run that stopped earlier keeps its last value.")
     sentences += dict.fromkeys(row.caveat for row in comparison.rows if row.caveat)
     if comparison.fast:
@@ -189,7 +166,3 @@ def _scatter_caption(comparison: Comparison) -> str:
     means = comparison.seeds not in _NO_MEAN
     sentences = [f"Point: mean of {comparison.seeds} seeds; bar: one standard deviation each way."] * means
     return " ".join([*sentences, *[SHORT_VERSION] * comparison.fast])
-
-
-def _lengths_differ(row: ComparisonRow) -> bool:
-    return len({trial.values.get("rounds") for trial in row.trials}) > 1

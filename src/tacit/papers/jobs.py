@@ -15,7 +15,7 @@ import torch
 
 from tacit.attacks.dlg import UNRECOGNISABLE, Reconstruction
 from tacit.attacks.scenario import AttackConfig, observe_victims, reconstructions
-from tacit.core import Method, files
+from tacit.core import Method, State, files
 from tacit.core.schema import choose
 from tacit.core.serialization import Source, read_json
 from tacit.core.worker_choice import Workers
@@ -25,7 +25,8 @@ from tacit.papers.comparison import RowTrial, Values
 from tacit.papers.figure_specs import HistogramPlot
 from tacit.papers.study import FAST, Study, StudyRow
 from tacit.report.pictures import Strip
-from tacit.runs.directory import MANIFEST, read_manifest
+from tacit.runs import checkpoint
+from tacit.runs.directory import CHECKPOINT, MANIFEST, read_manifest
 from tacit.runs.experiment import Experiment
 from tacit.runs.manifest import Manifest
 from tacit.runs.records import Plan, Run, size_noise
@@ -59,8 +60,19 @@ class Job:
         if not (self.directory / MANIFEST).exists():
             return False
         manifest = read_manifest(self.directory)
-        self._check(manifest)
+        if differences := "; ".join(self._differences(manifest)):
+            raise RunError(
+                f"The run in {self.directory} is not the one that {self.row.study} describes now: {differences}. "
+                f"Remove {self.directory} to run it again."
+            )
         return manifest.status == "finished"
+
+    def final_state(self) -> State:
+        """The server's state after its last round."""
+        state = checkpoint.read(self.directory / CHECKPOINT)
+        if state is None:
+            raise RunError(f"{self.directory} has no {CHECKPOINT}. Remove it to run it again.")
+        return state
 
     def steps(self, task: Task, workers: Workers) -> Generator[Run]:
         """Run or resume it; yields the run as it starts and after every round."""
@@ -78,14 +90,6 @@ class Job:
             task_args=self.experiment.typed_task_args(),
         )
         return follow(plan, workers=workers, out=self.directory, resume=begun)
-
-    def _check(self, manifest: Manifest) -> None:
-        differences = [*self._differences(manifest)]
-        if differences:
-            raise RunError(
-                f"The run in {self.directory} is not the one that {self.row.study} describes now: "
-                f"{'; '.join(differences)}. Remove {self.directory} to run it again."
-            )
 
     def _differences(self, manifest: Manifest) -> Iterator[str]:
         if manifest.method.canonical != size_noise(self.method, manifest.task.clients, manifest.task.units).canonical:
@@ -152,13 +156,7 @@ def _changed(there: Mapping[str, object], here: Mapping[str, object]) -> str:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class _Found:
-    """The file of a finished attack.
-
-    Attributes:
-        settings: everything that determines the result.
-        values: the results, means over all images.
-        strips: the originals and their reconstructions.
-    """
+    """The file of a finished attack: what determines the result, means over all images, and the images."""
 
     settings: Mapping[str, Any]
     values: Values
@@ -228,8 +226,6 @@ def _attack_job(job: Job, fast: bool) -> AttackJob:
 
 def _values(found: Sequence[Reconstruction]) -> dict[str, float | None]:
     """Means over all images; None if no image could be attacked."""
-    if not found:
-        return {"images": 0, "recovered": 0, "unrecognisable": 0, "ssim": None, "psnr": None, "mse": None}
     ssim = [float(value) for each in found for value in each.ssim]
     psnr = [min(float(value), 100.0) for each in found for value in each.psnr]  # of an exact copy, it is infinite
     mse = [float(value) for each in found for value in each.mse]
@@ -237,9 +233,9 @@ def _values(found: Sequence[Reconstruction]) -> dict[str, float | None]:
         "images": len(ssim),
         "recovered": sum(each.recovered for each in found),
         "unrecognisable": sum(value < UNRECOGNISABLE for value in ssim),
-        "ssim": round(fmean(ssim), 4),
-        "psnr": round(fmean(psnr), 2),
-        "mse": float(f"{fmean(mse):.3g}"),
+        "ssim": round(fmean(ssim), 4) if found else None,
+        "psnr": round(fmean(psnr), 2) if found else None,
+        "mse": float(f"{fmean(mse):.3g}") if found else None,
     }
 
 

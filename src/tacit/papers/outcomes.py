@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tacit.core import Method, Report, State
+from tacit.core import Method, Report
 from tacit.core.prices import Unit
 from tacit.core.state import MASK
 from tacit.data import Task
@@ -21,7 +21,7 @@ from tacit.papers.comparison import Comparison, ComparisonRow, Curves, RowTrial
 from tacit.papers.comparison_figures import MEAN, map_name
 from tacit.papers.figure_specs import HistogramPanel, HistogramPlot, ImportanceMaps, LinePlot
 from tacit.papers.jobs import AttackJob, Job
-from tacit.papers.quantities import AT_BEST, FinishedRun, derived
+from tacit.papers.quantities import FinishedRun, derived, short
 from tacit.papers.study import Study
 from tacit.pieces.mechanisms import InputFeatures
 from tacit.pieces.mechanisms.importance import MEASURES, Importance
@@ -30,8 +30,7 @@ from tacit.privacy.leakage import LeakageAccounting
 from tacit.report.cards import card
 from tacit.report.pictures import Gallery
 from tacit.report.run_data import thinned
-from tacit.runs import checkpoint
-from tacit.runs.directory import CHECKPOINT, read_manifest, read_rounds
+from tacit.runs.directory import read_manifest, read_rounds
 from tacit.runs.manifest import versions
 from tacit.runs.records import guarantees_of, size_noise
 
@@ -46,7 +45,8 @@ def compare(study: Study, jobs: Iterable[Sequence[Job]], *, fast: bool) -> Compa
     """Compare a study's finished jobs, grouped by row, with the published numbers."""
     groups = [*jobs]
     rows = tuple(_row(group, study) for group in groups)
-    return _comparison(study, _with_figure_data(rows, groups, study), fast=fast)
+    with_figure_data = _FIGURE_DATA.get(type(study.plot))
+    return _comparison(study, with_figure_data(rows, groups, study.plot) if with_figure_data else rows, fast=fast)
 
 
 def _comparison(study: Study, rows: tuple[ComparisonRow, ...], *, fast: bool) -> Comparison:
@@ -77,11 +77,10 @@ def _row(jobs: Sequence[Job], study: Study) -> ComparisonRow:
     job = jobs[0]
     runs = [_finished_run(each) for each in jobs]
     longest = max(runs, key=lambda run: len(run.reports))
-    charged = _charges(longest)
-    leakage = LeakageAccounting.of(longest.method, longest.parameters, longest.clients, longest.reports)
-    guarantees = guarantees_of(
-        longest.method, longest.unit, longest.reports, charged, leakage, not_covered=longest.not_covered
-    ).values()
+    method, task, reports = longest.method, longest.task, longest.reports
+    charged = begin_charges(method, task.clients, task.units, reports)
+    leakage = LeakageAccounting.of(method, task.parameters, task.clients, reports)
+    guarantees = guarantees_of(method, task.unit, reports, charged, leakage, not_covered=task.not_covered).values()
     charges = charged.get(Unit.CLIENT)
     delta = charges.delta_at_budget if charges else None
     trials = [_trial(each.seed, run, delta, study) for each, run in zip(jobs, runs, strict=True)]
@@ -127,30 +126,25 @@ def _finished_run(job: Job) -> FinishedRun:
     task = read_manifest(job.directory).task
     return FinishedRun(
         method=size_noise(job.method, task.clients, task.units),
-        clients=task.clients,
-        parameters=task.parameters,
+        task=task,
         reports=read_rounds(job.directory),
         directory=job.directory,
-        not_covered=task.not_covered,
-        units=task.units,
     )
 
 
 def _trial(seed: int, run: FinishedRun, delta: float | None, study: Study) -> RowTrial:
     main = run.main_metric()
     quantities = study.plot.y if isinstance(study.plot, LinePlot) else (main,) * bool(main)
-    more = {
-        name: _short(value) if name.endswith(AT_BEST) else _finite(value)
-        for name, value in derived(run, study.columns).items()
-    }
-    return RowTrial(seed=seed, values={**_values(run, delta), **more}, curves=_curves(run.reports, quantities))
+    values = {**_values(run, delta), **derived(run, study.columns)}
+    finite = {name: value if value is not None and math.isfinite(value) else None for name, value in values.items()}
+    return RowTrial(seed=seed, values=finite, curves=_curves(run.reports, quantities))
 
 
 def _values(run: FinishedRun, delta: float | None) -> dict[str, float | None]:
     main, reports, best = run.main_metric(), run.reports, run.best()
-    values = {
-        **{name: _short(value) for name, value in run.final_metrics().items()},
-        **({f"best_{main}": _short(best.metrics[main])} if best else {}),
+    return {
+        **{name: short(value) for name, value in run.final_metrics().items()},
+        **({f"best_{main}": short(best.metrics[main])} if best else {}),
         "rounds": len(reports),
         "cost": sum(len(report.clients) for report in reports),
         "epsilon": reports[-1].epsilons.get(Unit.CLIENT) if reports else None,
@@ -159,14 +153,13 @@ def _values(run: FinishedRun, delta: float | None) -> dict[str, float | None]:
         "down": sum(sum(report.down) for report in reports),
         "seconds": sum(report.seconds for report in reports),
     }
-    return {name: _finite(value) for name, value in values.items()}
 
 
 def _curves(reports: Sequence[Report], quantities: Sequence[str]) -> Curves:
     """The quantities over the rounds in which any was measured, with six digits."""
     measured = [report for report in reports if any(_quantity(report, name) is not None for name in quantities)]
     shown = thinned(measured or reports, MOST_POINTS)
-    curves = {name: tuple(_short(_quantity(report, name)) for report in shown) for name in quantities}
+    curves = {name: tuple(short(_quantity(report, name)) for report in shown) for name in quantities}
     return {"round": tuple(report.round for report in shown), **curves}
 
 
@@ -174,21 +167,6 @@ def _quantity(report: Report, name: str) -> float | None:
     epsilon = report.epsilons.get(Unit.CLIENT)
     known = {"variance": report.variance, "scale": report.scale, "norm": report.norm, "epsilon": epsilon}
     return known[name] if name in known else report.metrics.get(name)
-
-
-def _short(value: float | None) -> float | None:
-    """Six digits: metrics are single precision, in which 0.78 is slightly below 0.78."""
-    finite = _finite(value)
-    return None if finite is None else float(f"{finite:.6g}")
-
-
-def _finite(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) else None
-
-
-def _charges(run: FinishedRun) -> dict[Unit, Charges]:
-    """The privacy charges of a run's rounds, by unit; none if its method adds no noise."""
-    return begin_charges(run.method, run.clients, run.units, run.reports)
 
 
 def _exhausted(charges: Charges) -> bool:
@@ -200,69 +178,47 @@ def _exhausted(charges: Charges) -> bool:
     return False
 
 
-def _with_figure_data(
-    rows: tuple[ComparisonRow, ...], groups: Sequence[Sequence[Job]], study: Study
-) -> tuple[ComparisonRow, ...]:
-    """Replace the curves by those of a histogram or of importance maps, if the figure is one."""
-    adders: Mapping[type, Callable[..., tuple[ComparisonRow, ...]]]
-    adders = {HistogramPlot: _with_histograms, ImportanceMaps: _with_maps}
-    add = adders.get(type(study.plot))
-    return rows if add is None else add(rows, groups, study.plot)
-
-
 def _with_histograms(
     rows: Sequence[ComparisonRow], groups: Sequence[Sequence[Job]], plot: HistogramPlot
 ) -> tuple[ComparisonRow, ...]:
     """Add the distribution of each trial's final weights at a mask, and their mean magnitude."""
     jobs = {(job.row.name, job.seed): job for group in groups for job in group}
-    histograms = dict(entry for panel in plot.panels for entry in _histograms(panel, jobs, plot.bins).items())
-    return tuple(_with_histogram(row, histograms) for row in rows)
+    found = {key: each for panel in plot.panels for key, each in _histograms(panel, jobs, plot.bins).items()}
+
+    def drawn(row: ComparisonRow, trial: RowTrial) -> RowTrial:
+        if (row.name, trial.seed) not in found:
+            return trial
+        curves, magnitude = found[row.name, trial.seed]
+        return replace(trial, values={**trial.values, "magnitude": short(magnitude)}, curves=curves)
+
+    return tuple(replace(row, trials=tuple(drawn(row, trial) for trial in row.trials)) for row in rows)
 
 
-def _with_histogram(row: ComparisonRow, histograms: Mapping[RunKey, tuple[Weights, Weights, float]]) -> ComparisonRow:
-    trials = []
-    for trial in row.trials:
-        if (row.name, trial.seed) in histograms:
-            edges, density, magnitude = histograms[row.name, trial.seed]
-            curves = {"weight": _six_digits(edges), "density": _six_digits(density)}
-            trial = replace(trial, values={**trial.values, "magnitude": float(f"{magnitude:.6g}")}, curves=curves)
-        trials.append(trial)
-    return replace(row, trials=tuple(trials))
-
-
-def _histograms(
-    panel: HistogramPanel, jobs: Mapping[RunKey, Job], bins: int
-) -> dict[RunKey, tuple[Weights, Weights, float]]:
-    """The panel's common edges, the density between them, and the mean magnitude, by run."""
+def _histograms(panel: HistogramPanel, jobs: Mapping[RunKey, Job], bins: int) -> dict[RunKey, tuple[Curves, float]]:
+    """The panel's common edges with the density between them, and the mean magnitude, by run."""
     weights = {key: _weights(job, panel.mask, jobs) for key, job in jobs.items() if key[0] in panel.rows}
     if not weights:
         return {}
     reach = float(np.quantile(np.abs(np.concatenate([*weights.values()])), SHOWN)) or 1.0
     edges = np.linspace(-reach, reach, bins + 1)
     width = edges[1] - edges[0]
-    return {
-        key: (edges, np.histogram(found, edges)[0] / (len(found) * width), float(np.abs(found).mean()))
-        for key, found in weights.items()
-    }
+    found: dict[RunKey, tuple[Curves, float]] = {}
+    for key, own in weights.items():
+        density = np.histogram(own, edges)[0] / (len(own) * width)
+        found[key] = {"weight": _six_digits(edges), "density": _six_digits(density)}, float(np.abs(own).mean())
+    return found
 
 
 def _weights(job: Job, mask: str, jobs: Mapping[RunKey, Job]) -> Weights:
     """A run's final weights at the mask of the row `mask`, in the run with the same seed."""
     if (mask, job.seed) not in jobs:
         raise RunError(f"Expected a run of {mask!r} with seed {job.seed} too: {job.label} needs its mask.")
-    state, other = _state(job), _state(jobs[mask, job.seed])
+    state, other = job.final_state(), jobs[mask, job.seed].final_state()
     if MASK not in other.memory:
         raise RunError(f"Expected the run of {mask!r} with seed {job.seed} to have a mask. Choose a row like FL-TOP.")
     if len(state.weights) != len(other.weights):
         raise RunError(f"Expected {job.label} to have as many weights as {mask!r}, whose mask is used.")
     return state.weights[other.memory[MASK].long()].double().numpy()
-
-
-def _state(job: Job) -> State:
-    state = checkpoint.read(job.directory / CHECKPOINT)
-    if state is None:
-        raise RunError(f"{job.directory} has no {CHECKPOINT}. Remove it to run it again.")
-    return state
 
 
 def _with_maps(
@@ -304,5 +260,10 @@ def _image_shape(task: Task, job: Job) -> tuple[int, ...]:
     return shape
 
 
-def _six_digits(values: Iterable[float]) -> tuple[float, ...]:
-    return tuple(float(f"{value:.6g}") for value in values)
+def _six_digits(values: Iterable[float]) -> tuple[float | None, ...]:
+    return tuple(map(short, values))
+
+
+# Figures for which the curves of the trials are others than quantities over rounds.
+_FIGURE_DATA: Mapping[type, Callable[..., tuple[ComparisonRow, ...]]]
+_FIGURE_DATA = {HistogramPlot: _with_histograms, ImportanceMaps: _with_maps}

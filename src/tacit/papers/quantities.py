@@ -21,14 +21,16 @@ The number of values in a message follows from its measured length: a frame with
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import fsum
+from functools import cached_property
+from math import fsum, isfinite
 from pathlib import Path
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
-from tacit.core import Method, Report
-from tacit.core.prices import ClientUnits, Unit
+from tacit.core import Method, Report, State
+from tacit.core.prices import Unit
 from tacit.core.state import final_weights
 from tacit.papers.comparison import LOWER_IS_BETTER
 from tacit.pieces.mechanisms.clipping import BOUND
@@ -37,7 +39,8 @@ from tacit.privacy.accountants import Accounting, RdpClassic
 from tacit.privacy.planned_charges import release_of
 from tacit.runs import checkpoint
 from tacit.runs.bandwidth import Bandwidth, cost
-from tacit.runs.directory import CHECKPOINT, read_manifest
+from tacit.runs.directory import CHECKPOINT
+from tacit.runs.manifest import TaskEntry
 from tacit.runs.records import final_metrics
 from tacit.tasks.regression import THETA, synthetic
 from tacit.wire import frames
@@ -55,26 +58,25 @@ class FinishedRun:
 
     Attributes:
         method: what was run, with its noise.
-        clients: the size of the population.
-        parameters: the number of weights of the model.
+        task: what it was trained on.
         reports: one per round.
         directory: the folder of its files.
-        not_covered: what no guarantee covers because of the task, a sentence each.
-        units: what is protected within clients, if a guarantee depends on it.
     """
 
     method: Method
-    clients: int
-    parameters: int
+    task: TaskEntry
     reports: Sequence[Report]
     directory: Path
-    not_covered: Sequence[str] = ()
-    units: ClientUnits | None = None
+
+    @cached_property
+    def state(self) -> State | None:
+        """Its final state; None: there is no checkpoint."""
+        return checkpoint.read(self.directory / CHECKPOINT)
 
     @property
-    def unit(self) -> Unit:
-        """What is protected within clients, if anything is."""
-        return Unit.RECORD if self.units is None else self.units.unit
+    def clients(self) -> int:
+        """The size of the population."""
+        return self.task.clients
 
     def main_metric(self) -> str:
         """The metric by which rounds are compared: the first that was evaluated; empty if none was."""
@@ -96,23 +98,33 @@ class FinishedRun:
         return self.reports[: best.round] if best else ()
 
 
+Quantity: TypeAlias = Callable[[FinishedRun], float | None]
+
+
 def derived(run: FinishedRun, columns: Sequence[str]) -> dict[str, float | None]:
     """Compute those of the columns that are not reported for every run anyway."""
-    found = {name: DERIVED[name](run) for name in columns if name in DERIVED}
-    best = run.best()
-    metrics = best.metrics if best else {}
-    found |= {name: metrics.get(name.removesuffix(AT_BEST)) for name in columns if name.endswith(AT_BEST)}
-    return found | {name: OVER_ROUNDS[name](run) for name in columns if name in OVER_ROUNDS}
+    return {name: DERIVED[name](run) for name in columns if name in DERIVED}
 
 
-def _first(metric: str) -> Callable[[FinishedRun], float | None]:
-    return lambda run: next((report.metrics[metric] for report in run.reports if metric in report.metrics), None)
+def short(value: float | None) -> float | None:
+    """Six digits: metrics are single precision, in which 0.78 is slightly below 0.78."""
+    return None if value is None or not isfinite(value) else float(f"{value:.6g}")
 
 
-def _mean(metric: str) -> Callable[[FinishedRun], float | None]:
+def _at_best(metric: str) -> Quantity:
+    def quantity(run: FinishedRun) -> float | None:
+        best = run.best()
+        return short(best.metrics.get(metric)) if best else None
+
+    return quantity
+
+
+def _over_rounds(metric: str, summary: Callable[[Sequence[float]], float]) -> Quantity:
+    """A summary of a metric over all rounds in which it was evaluated; None if it never was."""
+
     def quantity(run: FinishedRun) -> float | None:
         measured = [report.metrics[metric] for report in run.reports if metric in report.metrics]
-        return fsum(measured) / len(measured) if measured else None
+        return summary(measured) if measured else None
 
     return quantity
 
@@ -125,7 +137,7 @@ def values_up(run: FinishedRun) -> int:
 def values_down(run: FinishedRun) -> int:
     """The number of weights sent to a client: all of them if every frame is long enough, else as many as it sends."""
     shortest = min(length for report in run.reports for length in report.down)
-    return run.parameters if shortest >= HEADERS + 4 * run.parameters else values_up(run)
+    return run.task.parameters if shortest >= HEADERS + 4 * run.task.parameters else values_up(run)
 
 
 def _best_round(run: FinishedRun) -> float | None:
@@ -133,66 +145,57 @@ def _best_round(run: FinishedRun) -> float | None:
     return best.round if best else None
 
 
-def _cost(values: Callable[[FinishedRun], int]) -> Callable[[FinishedRun], float | None]:
+def _cohorts_until_best(run: FinishedRun) -> list[float]:
+    """The expected size of the cohort of every round up to the best."""
+    sampler = run.method.sampler
+    return [sampler.sampling(run.clients, index).mean_cohort(run.clients) for index in range(len(run.until_best()))]
+
+
+def _cost(values: Callable[[FinishedRun], int]) -> Quantity:
     def quantity(run: FinishedRun) -> float | None:
-        rounds = len(run.until_best())
-        if not rounds or not any(report.clients for report in run.reports):
+        sizes = _cohorts_until_best(run)
+        if not sizes or not any(report.clients for report in run.reports):
             return None
-        expected = sum(
-            run.method.sampler.sampling(run.clients, index).mean_cohort(run.clients) for index in range(rounds)
-        )
-        return cost(values(run), rounds, expected / rounds / run.clients)
+        return cost(values(run), len(sizes), sum(sizes) / len(sizes) / run.clients)
 
     return quantity
 
 
-def _kilobytes(direction: Callable[[Bandwidth], int]) -> Callable[[FinishedRun], float]:
+def _kilobytes(direction: Callable[[Bandwidth], int]) -> Quantity:
     return lambda run: direction(Bandwidth.of(run.until_best())) / run.clients / 1000
 
 
-def _volume(direction: Callable[[Bandwidth], int]) -> Callable[[FinishedRun], float | None]:
+def _megabytes(direction: Callable[[Bandwidth], int], per_round: bool = False) -> Quantity:
+    """The traffic of the rounds after the warm-up; None for a method that does not prune."""
+
     def quantity(run: FinishedRun) -> float | None:
-        pruning = _pruning(run)
-        return None if pruning is None else direction(Bandwidth.of(pruning)) / 1e6
+        warm_up = getattr(run.method.trainer, "warm_up", None)
+        if warm_up is None:
+            return None
+        pruning = run.reports[warm_up:]
+        return direction(Bandwidth.of(pruning)) / 1e6 / (max(len(pruning), 1) if per_round else 1)
 
     return quantity
 
 
-def _uploads(run: FinishedRun) -> float | None:
-    pruning = _pruning(run)
-    return None if pruning is None else Bandwidth.of(pruning).up / 1e6 / max(len(pruning), 1)
-
-
-def _pruning(run: FinishedRun) -> Sequence[Report] | None:
-    """The rounds after the warm-up; None for a method that does not prune."""
-    warm_up = getattr(run.method.trainer, "warm_up", None)
-    return None if warm_up is None else run.reports[warm_up:]
-
-
 def _epsilon_classic(run: FinishedRun) -> float | None:
-    method, rounds = run.method, len(run.until_best())
-    if not rounds or Unit.CLIENT not in method.terms.accounted:
+    method, sizes = run.method, _cohorts_until_best(run)
+    if not sizes or Unit.CLIENT not in method.terms.accounted:
         return None
-    sizes = [method.sampler.sampling(run.clients, index).mean_cohort(run.clients) for index in range(rounds)]
     as_poisson = {size: replace(method, sampler=Poisson(size)) for size in set(sizes)}
     releases = [release_of(as_poisson[size], run.clients, index) for index, size in enumerate(sizes)]
     return Accounting.of(RdpClassic(), [release for release in releases if release is not None]).epsilon(method.delta)
 
 
 def _bound(run: FinishedRun) -> float | None:
-    state = checkpoint.read(run.directory / CHECKPOINT)
-    return float(state.memory[BOUND]) if state is not None and BOUND in state.memory else None
-
-
-def _leakage(run: FinishedRun) -> float | None:
-    return run.reports[-1].leakage if run.reports else None
+    return float(run.state.memory[BOUND]) if run.state is not None and BOUND in run.state.memory else None
 
 
 def _hypotheses(run: FinishedRun) -> Tensor | None:
     """The final hypotheses of a run on synthetic data, (k, 2)."""
-    state = checkpoint.read(run.directory / CHECKPOINT)
-    known = state is not None and read_manifest(run.directory).task.name == "synthetic"
-    return final_weights(state).view(-1, 2) if known and state is not None else None
+    if run.state is None or run.task.name != "synthetic":
+        return None
+    return final_weights(run.state).view(-1, 2)
 
 
 def _miss(run: FinishedRun) -> float | None:
@@ -211,13 +214,13 @@ def _right(run: FinishedRun) -> float | None:
     if found is None:
         return None
     nearest = torch.cdist(THETA, found).argmin(1)
-    population = synthetic(**(read_manifest(run.directory).task.args or {})).population  # type: ignore[arg-type]
+    population = synthetic(**(run.task.args or {})).population  # type: ignore[arg-type]
     errors = (population.y - population.x @ found.T).square().view(len(population), -1, len(found)).mean(1)
     right = errors.argmin(1) == nearest[torch.arange(len(population)) % 2]
     return float(right.float().mean()) if nearest[0] != nearest[1] else 0.0
 
 
-DERIVED: dict[str, Callable[[FinishedRun], float | None]] = {
+DERIVED: dict[str, Quantity] = {
     "best_round": _best_round,
     "cost_down": _cost(values_down),
     "cost_up": _cost(values_up),
@@ -225,15 +228,16 @@ DERIVED: dict[str, Callable[[FinishedRun], float | None]] = {
     "kilobytes_up": _kilobytes(lambda traffic: traffic.up),
     "epsilon_classic": _epsilon_classic,
     "bound": _bound,
-    "volume": _volume(lambda traffic: traffic.up + traffic.down),
-    "volume_up": _volume(lambda traffic: traffic.up),
-    "volume_down": _volume(lambda traffic: traffic.down),
-    "uploads": _uploads,
-    "leakage": _leakage,
+    "volume": _megabytes(lambda traffic: traffic.up + traffic.down),
+    "volume_up": _megabytes(lambda traffic: traffic.up),
+    "volume_down": _megabytes(lambda traffic: traffic.down),
+    "uploads": _megabytes(lambda traffic: traffic.up, per_round=True),
+    "leakage": lambda run: run.reports[-1].leakage if run.reports else None,
     "miss": _miss,
     "found": _found,
     "right": _right,
+    **{f"first_{name}": _over_rounds(name, lambda values: values[0]) for name in METRICS},
+    **{f"mean_{name}": _over_rounds(name, lambda values: fsum(values) / len(values)) for name in METRICS},
+    **{name + AT_BEST: _at_best(name) for name in METRICS},
 }
-OVER_ROUNDS = {f"first_{name}": _first(name) for name in METRICS} | {f"mean_{name}": _mean(name) for name in METRICS}
-_BEST = (*(f"best_{name}" for name in METRICS), *(name + AT_BEST for name in METRICS))
-KNOWN = (*METRICS, *_BEST, *ALWAYS, *OVER_ROUNDS, *DERIVED)
+KNOWN = (*METRICS, *(f"best_{name}" for name in METRICS), *ALWAYS, *DERIVED)

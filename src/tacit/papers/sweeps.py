@@ -73,10 +73,7 @@ MOST_RUNS = 10_000
 STORE = "optuna.db"
 Params: TypeAlias = Mapping[str, object]
 Show: TypeAlias = Callable[[Generator[Run], str], Generator[Run]]
-SAMPLERS: Mapping[str, Callable[[int], BaseSampler]] = {
-    "random": lambda seed: RandomSampler(seed=seed),
-    "tpe": lambda seed: TPESampler(seed=seed),
-}
+SAMPLERS: Mapping[str, Callable[..., BaseSampler]] = {"random": RandomSampler, "tpe": TPESampler}
 PRUNERS: Mapping[str, Callable[[], BasePruner]] = {"none": NopPruner, "median": MedianPruner}
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 
@@ -189,7 +186,7 @@ class Sweep:
             storage=f"sqlite:///{self.out / STORE}",
             study_name=f"{self.name} {sha256(identity.encode()).hexdigest()[:16]}",
             direction="minimize" if self.sign == 1 else "maximize",
-            sampler=SAMPLERS[self.table.sampler](self.table.seed),
+            sampler=SAMPLERS[self.table.sampler](seed=self.table.seed),
             pruner=PRUNERS[self.table.pruner](),
             load_if_exists=True,
         )
@@ -225,8 +222,12 @@ class Sweep:
                     steps.close()
                     study.tell(trial, state=TrialState.PRUNED)
                     return
-        worst = Interval(math.inf * self.sign, None, 0)
-        study.tell(trial, point.group().metrics.get(self.metric, worst).mean)
+        study.tell(trial, self.mean_of(point.group()))
+
+    def mean_of(self, group: RunGroup) -> float:
+        """The mean of the metric over runs; the worst if they have none."""
+        measured = group.metrics.get(self.metric)
+        return math.inf * self.sign if measured is None else measured.mean
 
     def tried(self) -> list["SweepPoint"]:
         """The combinations that were run to their end, in order."""
@@ -365,14 +366,13 @@ def play_one(path: Path, out: Path, *, trust: bool) -> None:
 def result_of(sweep: Sweep) -> SweepResult:
     """Compare the finished runs of a sweep, choose the best, and test that one."""
     points = sweep.tried()
-    worst = Interval(math.inf * sweep.sign, None, 0)
-    groups = {point.label: point.group() for point in points}
-    order = sorted(groups.values(), key=lambda group: sweep.sign * group.metrics.get(sweep.metric, worst).mean)
-    best = next(point for point in points if point.label == order[0].label)
-    held_out = best.task_for(sweep.table.validation)[1]
-    found = [tested(job, held_out) for job in best.jobs]
+    groups = {point: point.group() for point in points}
+    order = sorted(points, key=lambda point: sweep.sign * sweep.mean_of(groups[point]))
+    held_out = order[0].task_for(sweep.table.validation)[1]
+    found = [tested(job, held_out) for job in order[0].jobs]
     test = {name: Interval.of([each[name] for each in found]) for name in found[0]}
-    return SweepResult(sweep.metric, order, {name: each for name, each in test.items() if each is not None})
+    best_first = [groups[point] for point in order]
+    return SweepResult(sweep.metric, best_first, {name: each for name, each in test.items() if each is not None})
 
 
 def _distribution(key: str, value: object, name: str) -> BaseDistribution:
@@ -401,6 +401,8 @@ def _flat(table: Mapping[str, object], prefix: str = "") -> dict[str, object]:
     """Nested tables as keys with dots, except for ranges."""
     flat: dict[str, object] = {}
     for key, value in table.items():
-        nested = isinstance(value, Mapping) and not {"low", "high"} & set(value)
-        flat |= _flat(value, f"{prefix}{key}.") if nested and isinstance(value, Mapping) else {prefix + key: value}
+        if isinstance(value, Mapping) and not {"low", "high"} & set(value):
+            flat |= _flat(value, f"{prefix}{key}.")
+        else:
+            flat[prefix + key] = value
     return flat

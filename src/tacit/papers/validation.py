@@ -10,10 +10,8 @@ from tacit.core.losses import best_outputs
 from tacit.core.state import final_weights
 from tacit.data import Task
 from tacit.engine.simulation import module_at
-from tacit.errors import RunError, UserError, expect
+from tacit.errors import UserError, expect
 from tacit.papers.jobs import Job
-from tacit.runs import checkpoint
-from tacit.runs.directory import CHECKPOINT
 
 
 def divided(task: Task, validation: float) -> tuple[Task, Task]:
@@ -46,9 +44,6 @@ def metrics_of(models: Sequence[nn.Module], task: Task) -> dict[str, float]:
 
 def tested(job: Job, task: Task) -> dict[str, float]:
     """The metrics of a finished run's models on the held-out data of this task."""
-    state = checkpoint.read(job.directory / CHECKPOINT)
-    if state is None:
-        raise RunError(f"{job.directory} has no {CHECKPOINT}. Remove it to run it again.")
-    return metrics_of(
-        [module_at(task, job.seed, weights) for weights in final_weights(state).view(-1, state.dim)], task
-    )
+    state = job.final_state()
+    models = [module_at(task, job.seed, weights) for weights in final_weights(state).view(-1, state.dim)]
+    return metrics_of(models, task)

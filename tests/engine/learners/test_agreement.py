@@ -45,6 +45,7 @@ def assert_same(ours: Rows, theirs: Rows, tolerance: float) -> None:
     assert relative(ours.sum(), theirs.sum()) < tolerance
 
 
+@pytest.mark.law
 @pytest.mark.parametrize("sizes", [EQUAL, RAGGED], ids=["equal", "ragged"])
 @pytest.mark.parametrize("descent", DESCENTS.values(), ids=DESCENTS)
 @pytest.mark.parametrize("make", zoo.CHAINS.values(), ids=zoo.CHAINS)

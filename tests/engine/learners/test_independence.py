@@ -160,6 +160,7 @@ def moved(way: AutoRecords, weights: Tensor, x: Tensor, y: Tensor, without: int)
     return float((next(both) - next(both)).norm())
 
 
+@pytest.mark.law
 @pytest.mark.parametrize(("make", "loss"), CASES.values(), ids=CASES)
 @pytest.mark.parametrize("scale", [1.0, -1.0, 30.0, 1e6, 1e12], ids=str)
 def test_no_record_moves_a_sum_by_more_than_its_bound(make: Make, loss: Loss, scale: float) -> None:
@@ -176,6 +177,7 @@ def test_no_record_moves_a_sum_by_more_than_its_bound(make: Make, loss: Loss, sc
         assert found <= CLIP * (1 + 1e-5)
 
 
+@pytest.mark.law
 @pytest.mark.parametrize("name", CASES)
 def test_what_a_probe_can_see_is_refused(name: str) -> None:
     """It would be trained to do something else than when it is used. What no probe sees is harmless all the same."""

@@ -105,6 +105,7 @@ def auto_and_reference(make: Callable[[], nn.Module]) -> tuple[nn.Module, AutoLe
     return model, AutoLearner(model, CrossEntropy()), ReferenceLearner(model, CrossEntropy())
 
 
+@pytest.mark.law
 @pytest.mark.parametrize("sizes", SIZES.values(), ids=SIZES)
 @pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
 @pytest.mark.parametrize("make", zoo.CHAINS.values(), ids=zoo.CHAINS)
@@ -121,6 +122,7 @@ def test_kernels(make: Callable[[], nn.Module], mask: Callable[[nn.Module], Tens
     assert torch.equal(weights, zoo.weights_of(model))
 
 
+@pytest.mark.law
 @pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 @pytest.mark.parametrize("make", [zoo.mlp, zoo.Residual])

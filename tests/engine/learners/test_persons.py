@@ -67,6 +67,7 @@ def test_persons_with_one_record_are_records() -> None:
     torch.testing.assert_close(persons.total, singly.total, rtol=1e-6, atol=1e-9)
 
 
+@pytest.mark.law
 @pytest.mark.parametrize("make", [zoo.mlp, zoo.cnn, Normalised, Repeated], ids=["mlp", "cnn", "normalised", "mapped"])
 @pytest.mark.parametrize("scale", [1e6, 1e19, float("nan"), float("inf"), -3e38])
 @pytest.mark.parametrize("size", [1, 256])

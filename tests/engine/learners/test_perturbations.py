@@ -52,6 +52,7 @@ def samples(*, positive: bool = False) -> Samples:
     return x.abs() if positive else x, y
 
 
+@pytest.mark.law
 @pytest.mark.parametrize("positive", [True, False], ids=["positive", "any sign"])
 @pytest.mark.parametrize("amount", [-0.3, 0.003, 0.03, 1.0])
 @pytest.mark.parametrize("group", [each, in_fives])

@@ -48,6 +48,7 @@ def seeded(make: Callable[[], nn.Module]) -> nn.Module:
     return make().double()
 
 
+@pytest.mark.law
 @every_chain
 @every_descent
 @pytest.mark.parametrize("start", ["shared", "per client"])

@@ -1,6 +1,5 @@
-"""Discrete noise against its exact pmf. TACIT_SAMPLES=10000000 draws ten million samples instead of one million."""
+"""Discrete noise against its exact pmf. A campaign draws ten million samples instead of one million."""
 
-import os
 from itertools import count, product, repeat
 from math import exp, log, sqrt
 
@@ -11,6 +10,7 @@ import pytest
 from scipy import stats
 from scipy.special import ive
 
+from scale import scaled
 from tacit.core import Key
 from tacit.errors import UserError
 from tacit.privacy.noise.discrete import (
@@ -26,7 +26,7 @@ from tacit.privacy.noise.discrete import (
     distance_of_sum,
 )
 
-SAMPLES = int(os.environ.get("TACIT_SAMPLES", 1_000_000))
+SAMPLES = scaled(1_000_000, campaign=10_000_000)
 Kind = type[DiscreteGaussian] | type[Skellam]
 every_kind = pytest.mark.parametrize("kind", [DiscreteGaussian, Skellam])
 every_sigma = pytest.mark.parametrize("sigma", [3.0, 10.0, 1000.0])

@@ -55,6 +55,7 @@ def constant(byte: int) -> ByteSource:
     return lambda size: bytes([byte]) * size
 
 
+@pytest.mark.law
 @pytest.mark.parametrize("name", HOSTILE)
 @pytest.mark.parametrize("noise", [source(1), constant(0), constant(255)], ids=["random", "all up", "all down"])
 @pytest.mark.parametrize("steps", [1.0, 20.0, 4096.0])

@@ -1,10 +1,9 @@
 """Decoders under fuzzing: nothing but `ProtocolError`, and no allocation beyond the length of the input.
 
 The suite tries 3,000 inputs. A campaign tries more:
-`TACIT_FUZZ=1000000 python -m pytest tests/protocols/secagg/test_fuzz.py`.
+`python -m pytest --scale campaign tests/protocols/secagg/test_fuzz.py`.
 """
 
-import os
 import random
 import struct
 import tracemalloc
@@ -25,6 +24,7 @@ from protocols.secagg.federation import (
     session,
     small_vectors,
 )
+from scale import scaled
 from tacit.errors import ProtocolError
 from tacit.protocols.kit import ReplyStatus
 from tacit.protocols.secagg import (
@@ -38,7 +38,7 @@ from tacit.protocols.secagg.secagg_messages import PREAMBLE, Direction
 from tacit.wire.packing import Reader
 
 Replies = list[tuple[int, bytes]]
-INPUTS = int(os.environ.get("TACIT_FUZZ", "3000"))
+INPUTS = scaled(3000, campaign=100_000)
 
 
 def mutated_frame(chance: random.Random, data: bytes) -> bytes:

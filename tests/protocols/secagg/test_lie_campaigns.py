@@ -1,7 +1,7 @@
 """Random rounds with the declared share of liars in every role: the sum is exact, and nobody honest is named.
 
 The suite runs 15 rounds on complete graphs and 10 on sparse ones. A campaign runs more:
-`TACIT_LIARS=1000 python -m pytest tests/protocols/secagg/test_lie_campaigns.py`.
+`python -m pytest --scale campaign tests/protocols/secagg/test_lie_campaigns.py`.
 """
 
 import os
@@ -16,10 +16,11 @@ import pytest
 
 from protocols.secagg.federation import Federation, exact_sum, opened_seeds, parameters, session
 from protocols.secagg.liars import Liars, Lie, forger, lie_of
+from scale import scaled
 from tacit.protocols.secagg import Lies, Phase, SecaggOutcome, ThreatModel
 
-ROUNDS = int(os.environ.get("TACIT_LIARS", "0"))
-FIRST = int(os.environ.get("TACIT_FIRST", "0"))  # number of the first round
+ROUNDS = scaled(0, campaign=1000)
+FIRST = int(os.environ.get("TACIT_SEED", "0"))  # number of the first round
 COMPLETE, SPARSE = (10, 10, 11, 13, 20, 20, 30), (65, 70, 80, 100)
 
 

@@ -1,10 +1,9 @@
 """Random schedules: whatever is lost, duplicated or late, the sum is exact, or there is none.
 
 The suite runs 120 schedules, and a hundred clients three times. A campaign runs more:
-`TACIT_SCHEDULES=10000 TACIT_HUNDREDS=100 python -m pytest tests/protocols/secagg/test_schedules.py`.
+`python -m pytest --scale campaign tests/protocols/secagg/test_schedules.py`.
 """
 
-import os
 import random
 from collections import Counter
 from dataclasses import dataclass, replace
@@ -14,13 +13,14 @@ import numpy as np
 import pytest
 
 from protocols.secagg.federation import Answers, Federation, exact_sum, opened_seeds, parameters, session
+from scale import scaled
 from tacit.errors import TooFewClientsError
 from tacit.protocols.kit import ReplyStatus
 from tacit.protocols.secagg import Parameters, Phase, ThreatModel, graph
 from tacit.protocols.secagg.pads import Vector
 
-SCHEDULES = int(os.environ.get("TACIT_SCHEDULES", "120"))
-HUNDREDS = int(os.environ.get("TACIT_HUNDREDS", "3"))
+SCHEDULES = scaled(120, campaign=10_000)
+HUNDREDS = scaled(3, campaign=100)
 REQUESTS = [phase for phase in Phase if phase < Phase.CLOSED]
 COMPLETE = [phase for phase in REQUESTS if phase is not Phase.DRAW]
 
