@@ -7,9 +7,6 @@ from contextlib import closing
 from pathlib import Path
 from typing import TypeVar
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
 from tacit.cli._console import note, warn
 from tacit.core import Report
 from tacit.privacy.guarantee import delta_warning
@@ -75,6 +72,9 @@ def _shown(steps: Iterable[tuple[_T, _Progress]], label: str) -> Generator[_T]:
 
 
 def _with_bar(steps: Iterable[tuple[_T, _Progress]], label: str) -> Generator[_T]:
+    from rich.console import Console  # only where there is a terminal
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
     columns = (
         TextColumn("{task.description}"),
         BarColumn(bar_width=12),

@@ -4,12 +4,15 @@ import argparse
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
+from typing import TYPE_CHECKING
 
 from tacit.cli._console import aligned, answer, figures
-from tacit.privacy.charging import Charges
 from tacit.privacy.guarantee import Guarantee, LeakageGuarantee
 from tacit.report.labels import size, size_against
 from tacit.runs.records import Run
+
+if TYPE_CHECKING:
+    from tacit.privacy.charging import Charges  # which imports dp_accounting
 
 
 def show(runs: Sequence[Run], args: argparse.Namespace) -> int:
@@ -59,7 +62,7 @@ def _privacy_summary(run: Run) -> dict[str, object]:
     }
 
 
-def _accounted(charges: Charges) -> dict[str, object]:
+def _accounted(charges: "Charges") -> dict[str, object]:
     """What was charged to a unit, whether it is proved or not."""
     found: dict[str, object] = {"nominal_epsilon": charges.epsilon, "at_delta": charges.delta}
     return found if charges.unit.within_client else {**found, "delta_at_budget": charges.delta_at_budget}
