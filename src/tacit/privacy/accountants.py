@@ -21,7 +21,7 @@ from dp_accounting.pld import privacy_loss_distribution as dp_pld
 from tacit.core.prices import RECIPIENTS, Adjacency, Release, Sampling, Zcdp, check_delta
 from tacit.core.schema import choose
 from tacit.errors import UserError, expect
-from tacit.privacy.guarantee import Guarantee
+from tacit.privacy.guarantee import Guarantee, plural
 from tacit.privacy.renyi import RenyiComposition
 
 MIN_NOISE = 0.05  # below it ε is in the hundreds, and a grid of privacy losses would fill the memory
@@ -334,7 +334,7 @@ def describe_stages(samplings: Iterable[Sampling]) -> str:
     rounds = Counter(map(describe_sampling, samplings))
     if len(rounds) == 1:
         return next(iter(rounds))
-    return "; ".join(f"in {count} round{'s' * (count != 1)} {text}" for text, count in rounds.items())
+    return "; ".join(f"in {plural(count, 'round')} {text}" for text, count in rounds.items())
 
 
 def describe_sampling(sampling: Sampling) -> str:
@@ -344,11 +344,9 @@ def describe_sampling(sampling: Sampling) -> str:
         >>> describe_sampling(Sampling("fixed", 1 / 60))
         'cohorts of fixed size without replacement, 1 in 60 of the clients'
     """
-    fraction = Fraction(sampling.rate).limit_denominator(100_000)
-    descriptions = {
-        "everyone": "every client takes part",
-        "poisson": f"Poisson cohorts, each client with probability {sampling.rate:.4g}",
-        "fixed": f"cohorts of fixed size without replacement, {fraction.numerator} in {fraction.denominator} "
-        "of the clients",
-    }
-    return descriptions[sampling.kind]
+    if sampling.kind == "everyone":
+        return "every client takes part"
+    if sampling.kind == "poisson":
+        return f"Poisson cohorts, each client with probability {sampling.rate:.4g}"
+    part, of = Fraction(sampling.rate).limit_denominator(100_000).as_integer_ratio()
+    return f"cohorts of fixed size without replacement, {part} in {of} of the clients"
