@@ -85,7 +85,8 @@ class LedgerUse:
         return (
             f"Ledger {self.path}: {' and '.join(used) or f'ε = 0 of {limit}'} is used by all runs together "
             f"({plural(self.runs, 'run')}, {plural(self.rounds, 'round')})."
-            + f" {NO_CLIENTS}" * (self.epsilons.get(Unit.CLIENT, 0.0) is None)
+            + f" {NO_CLIENTS}"
+            * (self.epsilons.get(Unit.CLIENT, 0.0) is None)
         )
 
     def to_json(self) -> dict[str, object]:

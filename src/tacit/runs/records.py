@@ -32,7 +32,7 @@ from tacit.runs.predict import predict_rows
 
 if TYPE_CHECKING:
     from tacit.privacy.charging import Charges
-
+    from tacit.privacy.ledger import Ledger
 
 SEEDED = (
     "This is a simulation with reproducible noise: cohorts and noise derive from the seed. What is said here holds "
@@ -273,9 +273,14 @@ class Run:
         return {unit: charges.epsilon for unit, charges in self.charges.items()}
 
     @property
+    def charged_ledger(self) -> "Ledger | None":
+        """The ledger to which its rounds are charged, of its own or shared; None if there is none."""
+        return next((charges.ledger for charges in self.charges.values()), None)
+
+    @property
     def ledger(self) -> LedgerUse | None:
         """What all runs together have used of a shared ledger; None if the run has a ledger of its own, or none."""
-        found = next((charges.ledger for charges in self.charges.values()), None)
+        found = self.charged_ledger
         if found is None or (self.directory is not None and found.path.parent == self.directory):
             return None
         return found.use
@@ -305,8 +310,10 @@ class Run:
 
     @property
     def ended(self) -> bool:
-        """Whether no round is left: all were played, patience ran out, or every client would decline."""
-        done = self.state.round >= self.rounds or out_of_patience(self.plan.method.patience, self.state)
+        """Whether no round is left: all were played, patience ran out, it diverged, or every client would decline."""
+        done = (
+            self.diverged or self.state.round >= self.rounds or out_of_patience(self.plan.method.patience, self.state)
+        )
         return done or (self.leakage is not None and self.leakage.exhausted)
 
     @property

@@ -161,9 +161,9 @@ def _recorded(plan: Plan, directory: RunDirectory, source: RoundSource, ledger: 
     try:
         own = directory.ledger_for(plan.method, repeats=source.checkpoints_every_round)
         name, limit = directory.manifest.run, NO_LIMIT if ledger is None else None
-        with open_charges(plan, run.history, ledger or own, name, directory.noted_heads(), limit) as charged:
-            run = charged.of(run)
-            directory.note(charged.ledger)
+        with open_charges(run, ledger or own, name, directory.noted_heads(), limit) as begun:
+            run = begun
+            directory.note(run.charged_ledger)
             directory.every_round = source.checkpoints_every_round
             for step in charged_rounds(run, source, source.keys(directory.ratchet)):
                 if step.state is not run.state:
