@@ -311,10 +311,8 @@ class Run:
     @property
     def ended(self) -> bool:
         """Whether no round is left: all were played, patience ran out, it diverged, or every client would decline."""
-        done = (
-            self.diverged or self.state.round >= self.rounds or out_of_patience(self.plan.method.patience, self.state)
-        )
-        return done or (self.leakage is not None and self.leakage.exhausted)
+        played = self.state.round >= self.rounds or out_of_patience(self.plan.method.patience, self.state)
+        return played or self.diverged or (self.leakage is not None and self.leakage.exhausted)
 
     @property
     def seconds(self) -> float:
