@@ -211,14 +211,17 @@ class Charges:
         price = self.method.terms.prices[Unit.RECORD if self.unit.within_client else Unit.CLIENT]
         if price.reason:
             nominal = f"Nominal ε = {self.epsilon:.4g} at δ = {self.delta:g}, as if that were proved."
-            return self._none(price.reason).excluding(nominal, *self._not_covered)
+            return Guarantee.none(price.reason, self.rounds, self.unit).excluding(nominal, *self._not_covered)
         worst = self.accounting.worst(self.delta, fine=True)
         if worst is None or math.isinf(worst.epsilon):
-            infinite = f"no finite ε holds at δ = {self.delta:g}"
-            return self._none("nothing was released yet" if worst is None else infinite).excluding(*self._not_covered)
-        of_worst, releases = self.accounting.of_worst(worst, self.delta), self._releases(worst.client, history)
+            reason = "nothing was released yet" if worst is None else f"no finite ε holds at δ = {self.delta:g}"
+            return Guarantee.none(reason, self.rounds, self.unit).excluding(*self._not_covered)
+        releases = self._releases(worst.client, history)
+        adversary = releases[0].adversary
+        if self.unit.within_client:
+            adversary = within_adversary(sums=adversary if self._in_sum else "")
         found = replace(
-            of_worst.guarantee(self.delta, releases, self._adversary(releases[0])),
+            self.accounting.of_worst(worst, self.delta).guarantee(self.delta, releases, adversary),
             epsilon=worst.epsilon,
             rounds=self.rounds,
             retries=self.retries,
@@ -231,9 +234,6 @@ class Charges:
         if self.unit.within_client or self.method.mechanism.requires != "only the sum":
             return found
         return self._against_server(found, releases, history)
-
-    def _none(self, reason: str) -> Guarantee:
-        return replace(Guarantee.none(reason, rounds=self.rounds), unit=self.unit)
 
     def _releases(self, client: int | None, history: Sequence[Report]) -> list[Release]:
         """What was released about a unit of this client; about clients, in each round, as they took place."""
@@ -256,11 +256,6 @@ class Charges:
             return f"every batch contains every {self.unit}"
         probability = f"{low:.4g}" if low == high else f"{low:.4g} to {high:.4g}, by the size of the client"
         return f"Poisson batches, each {self.unit} with probability {probability}"
-
-    def _adversary(self, release: Release) -> str:
-        if not self.unit.within_client:
-            return release.adversary
-        return within_adversary(sums=release.adversary if self._in_sum else "")
 
     @property
     def _in_sum(self) -> bool:

@@ -113,14 +113,14 @@ class Guarantee(_Claim):
         expect((self.epsilon is None) == bool(self.reason), "either an epsilon or the reason why there is none")
 
     @classmethod
-    def none(cls, reason: str, not_covered: tuple[str, ...] = (), rounds: int = 0) -> Self:
+    def none(cls, reason: str, rounds: int = 0, unit: Unit = Unit.CLIENT) -> Self:
         """Nothing is proved.
 
         Example:
             >>> print(Guarantee.none("no noise was added"))
             none: no noise was added.
         """
-        return cls(epsilon=None, reason=reason.rstrip("."), not_covered=not_covered, rounds=rounds)
+        return cls(epsilon=None, reason=reason.rstrip("."), rounds=rounds, unit=unit)
 
     def _lines(self) -> Iterator[str]:
         if self.epsilon is None:

@@ -163,7 +163,11 @@ def _compare(model: ExportedModel, form: str, compute: Callable[[Arguments], Seq
     """Raise `ModelError` unless the exported model computes what the run's does."""
     arguments = model.compared_on
     with torch.no_grad():
-        expected = [each for each in pytree.tree_leaves(_call(model.module, arguments)) if isinstance(each, Tensor)]
+        expected = [
+            each
+            for each in pytree.tree_leaves(model.module(*arguments.args, **arguments.kwargs))
+            if isinstance(each, Tensor)
+        ]
         with _explained(form):
             found = [each.detach() for each in compute(arguments) if isinstance(each, Tensor)]
     for mine, theirs in zip(expected, found, strict=len(expected) == len(found)):
@@ -173,10 +177,6 @@ def _compare(model: ExportedModel, form: str, compute: Callable[[Arguments], Seq
                 f"The model in {form} computes something else than the trained one on {COMPARED_ON} samples, so that "
                 "nothing was written. Its output may be random or depend on the other samples. Use a state_dict."
             )
-
-
-def _call(module: nn.Module, arguments: Arguments) -> Any:
-    return module(*arguments.args, **arguments.kwargs)
 
 
 @contextmanager
