@@ -147,8 +147,8 @@ class PldComposition:
             return replace(self, unbounded=True)
         if sampling.rate == 1:
             return replace(self, precision=self.precision + count * sensitivity**2 / noise**2)
-        one = _GaussianSum(noise, sampling, adjacency)
-        added = _truncated(one, self.interval) if count == 1 else _single(one, self.interval).self_compose(count)
+        one = (noise, sampling, adjacency, self.interval)
+        added = _truncated(*one) if count == 1 else _single(*one).self_compose(count)
         return replace(self, distribution=_convolved(self.distribution, added))
 
     def epsilon(self, delta: float) -> float:
@@ -168,8 +168,9 @@ class PldComposition:
         """Of all releases."""
         if not self.precision:
             return self.distribution
-        over_everyone = _GaussianSum(1 / math.sqrt(self.precision), Sampling(), Adjacency.ADD_OR_REMOVE)
-        return _convolved(self.distribution, _single(over_everyone, self.interval))
+        noise = 1 / math.sqrt(self.precision)
+        over_everyone = _single(noise, Sampling(), Adjacency.ADD_OR_REMOVE, self.interval)
+        return _convolved(self.distribution, over_everyone)
 
 
 def _convolved(
@@ -178,37 +179,26 @@ def _convolved(
     return second if first is None else first.compose(second, TAIL)
 
 
-@dataclass(frozen=True)
-class _GaussianSum:
-    """A sum with Gaussian noise, as the privacy-loss distribution needs it."""
-
-    noise: float
-    sampling: Sampling
-    adjacency: Adjacency
-
-
 @lru_cache(maxsize=64)
-def _truncated(release: _GaussianSum, interval: float) -> dp_pld.PrivacyLossDistribution:
+def _truncated(
+    noise: float, sampling: Sampling, adjacency: Adjacency, interval: float
+) -> dp_pld.PrivacyLossDistribution:
     """One release without the far tails, which cost time in every convolution."""
-    return dp_pld.identity(interval).compose(_single(release, interval), TAIL)
+    return dp_pld.identity(interval).compose(_single(noise, sampling, adjacency, interval), TAIL)
 
 
 @lru_cache(maxsize=64)
-def _single(release: _GaussianSum, interval: float) -> dp_pld.PrivacyLossDistribution:
+def _single(noise: float, sampling: Sampling, adjacency: Adjacency, interval: float) -> dp_pld.PrivacyLossDistribution:
     """One release. For Poisson cohorts, `dp_accounting` itself applies the factor 2 of replace-one."""
-    noise = release.noise / release.sampling.sensitivity(release.adjacency)
-    relation = dp.NeighboringRelation.ADD_OR_REMOVE_ONE
-    if release.adjacency is not Adjacency.ADD_OR_REMOVE and release.sampling.kind == "fixed":
-        raise UserError(
-            f"Expected accountant rdp or rdp-classic: pld has no bound for fixed sizes and {release.adjacency}."
-        )
-    if release.adjacency is Adjacency.REPLACE_ONE and release.sampling.rate < 1:
-        noise, relation = release.noise, dp.NeighboringRelation.REPLACE_ONE
+    if adjacency is not Adjacency.ADD_OR_REMOVE and sampling.kind == "fixed":
+        raise UserError(f"Expected accountant rdp or rdp-classic: pld has no bound for fixed sizes and {adjacency}.")
+    replaces = adjacency is Adjacency.REPLACE_ONE and sampling.rate < 1
+    relations = dp.NeighboringRelation
     return dp_pld.from_gaussian_mechanism(
-        noise,
+        noise if replaces else noise / sampling.sensitivity(adjacency),
         value_discretization_interval=interval,
-        sampling_prob=release.sampling.rate,
-        neighboring_relation=relation,
+        sampling_prob=sampling.rate,
+        neighboring_relation=relations.REPLACE_ONE if replaces else relations.ADD_OR_REMOVE_ONE,
     )
 
 

@@ -5,6 +5,7 @@ drawn, the round is what its price says, whether that client is drawn or not; ot
 probability of the latter depends neither on data nor on that client, so it is added to δ as it is (joint convexity).
 """
 
+from bisect import bisect_left
 from fractions import Fraction
 from functools import lru_cache
 
@@ -46,9 +47,9 @@ def check_cohorts(method: Method, population: int) -> None:
 
 def smallest_cohort(population: int, least: int, limit: float) -> int | None:
     """The smallest mean of Poisson cohorts that fail with at most this probability per round; None: none does."""
-    low, high = 0, population  # `high` would be everyone
-    while high - low > 1:
-        middle = (low + high) // 2
-        enough = failure(Sampling.at(middle / population, "poisson"), population, least) <= limit
-        low, high = (low, middle) if enough else (middle, high)
-    return high if high < population else None
+
+    def enough(size: int) -> bool:
+        return failure(Sampling(kind="poisson", rate=size / population), population, least) <= limit
+
+    found = 1 + bisect_left(range(1, population), True, key=enough)
+    return found if found < population else None

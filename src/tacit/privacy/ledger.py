@@ -249,18 +249,13 @@ class Ledger:
 
     def _charge(self, entry: LedgerEntry, after: LedgerAccounts) -> LedgerEntry:
         """Write an entry; `after` are the accounts that include it."""
-        exceeded = self._exceeded(after)
-        if exceeded is not None:
-            raise BudgetError(self._refusal(entry, exceeded))
+        for unit in after.units:
+            if not after[unit].epsilon(self.budget.delta) <= self.budget.epsilon:
+                raise BudgetError(self._refusal(entry, unit))
         self._file.append({"kind": "reserve", **asdict(entry)})
         self._add(entry)
         self.accounts = after
         return entry
-
-    def _exceeded(self, accounts: LedgerAccounts) -> Unit | None:
-        """The unit for which these accounts exceed the budget; None: for none."""
-        limit, delta = self.budget.epsilon, self.budget.delta
-        return next((unit for unit in accounts.units if not accounts[unit].epsilon(delta) <= limit), None)
 
     def _account(self, entries: Iterable[LedgerEntry]) -> LedgerAccounts:
         return LedgerAccounts.of(self._accountant, ((entry.run, entry.charge) for entry in entries))
@@ -379,17 +374,12 @@ class Ledger:
         used = self.accounts[unit].epsilon(self.budget.delta)
         rounds = len({each.number[:3] for each in self.entries if unit.within_client or each.unit is unit})
         whose = "" if self.accounts.units == (Unit.CLIENT,) == (entry.unit,) else f" for a {unit}"
+        of_clients = unit.within_client and (not entry.unit.within_client or self.accounts.counts_clients_within)
+        too = f"; what runs that protect clients release counts for a {unit}, too, at twice its distance" * of_clients
         return (
             f"Round {entry.round} of {entry.run} would exceed the budget of {self.budget}{whose}: ε = {used:.4g} is "
-            f"already used, by {rounds} rounds{self._counted(entry, unit)}. Nothing was released."
+            f"already used, by {rounds} rounds{too}. Nothing was released."
         )
-
-    def _counted(self, entry: LedgerEntry, unit: Unit) -> str:
-        """That the account of records counts what is charged to clients, if it does."""
-        of_clients = not entry.unit.within_client or self.accounts.counts_clients_within
-        if not (unit.within_client and of_clients):
-            return ""
-        return f"; what runs that protect clients release counts for a {unit}, too, at twice its distance"
 
 
 def _parse_terms(row: dict[str, object]) -> tuple[Budget, Accountant]:
