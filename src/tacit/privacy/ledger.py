@@ -136,7 +136,7 @@ class Ledger:
             LedgerError: another process holds it, it was tampered with, or it has another budget.
             StorageError: it cannot be written.
         """
-        file = LedgerFile.open(Path(path))
+        file = LedgerFile(Path(path))
         try:
             ledger = cls(file)
             with file.errors():
