@@ -12,7 +12,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, reduce
 from typing import Self
 
 from tacit.core import Method, Report, State, Turnout
@@ -100,7 +100,11 @@ class Charges:
         """
         if not units.unit.within_client:
             check_cohorts(method, len(units.sizes))
-        failed = _repeated(ledger, run, len(history), units.unit)
+        failed: list[Charge] = []  # at these rounds, beside the attempts that succeeded
+        if ledger is not None:
+            ledger.check_charged(run, len(history), units.unit)
+            numbers = range(1, len(history) + 1)
+            failed = [each.charge for number in numbers for each in ledger.attempts(run, number, units.unit)[:-1]]
         charges = [
             charge_of(method, units, index, report.clients, report.turnout) for index, report in enumerate(history)
         ]
@@ -108,7 +112,7 @@ class Charges:
         return cls(
             method=method,
             units=units,
-            accounting=_compose_entries(accounting, failed),
+            accounting=reduce(UnitAccounting.compose, failed, accounting),
             rounds_allowed=rounds_allowed(method, units),
             ledger=ledger,
             run=run,
@@ -155,11 +159,13 @@ class Charges:
                 was charged.
         """
         charge = charge_of(self.method, self.units, self.rounds, cohort)
-        unknown = self._other_attempts(key)[self.failed :]
-        reserved = Reservation(_compose_entries(self.accounting, unknown), charge, self.failed + len(unknown))
+        attempts = () if self.ledger is None else self.ledger.attempts(self.run, self.rounds + 1, self.unit)
+        unknown = [each.charge for each in attempts if each.key != key][self.failed :]
+        earlier = reduce(UnitAccounting.compose, unknown, self.accounting)
+        reserved = Reservation(earlier, charge, self.failed + len(unknown))
         charged = replace(
             self,
-            accounting=reserved.earlier.compose(charge),
+            accounting=earlier.compose(charge),
             retries=self.retries + len(unknown),
             failed=0,
             reserved=reserved,
@@ -298,11 +304,6 @@ class Charges:
             return found
         return replace(found, server_epsilon=epsilon, server_rounds=rounds)
 
-    def _other_attempts(self, key: str) -> list[LedgerEntry]:
-        """The attempts at the next round with other keys, of which the ledger knows."""
-        attempts = () if self.ledger is None else self.ledger.attempts(self.run, self.rounds + 1, self.unit)
-        return [each for each in attempts if each.key != key]
-
     def _check_proved(self, charge: Charge) -> None:
         """Raise `BudgetError` if nothing is proved of this charge for the adjacency of the run, or of its ledger."""
         shared = () if self.ledger is None else (self.ledger.accounts[self.unit],)
@@ -345,21 +346,6 @@ def begin_charges(
     whole = ClientUnits.whole(clients)
     charged = (within if unit.within_client else whole for unit in method.terms.accounted)
     return {units.unit: Charges.begin(method, units, history, ledger, run) for units in charged if units is not None}
-
-
-def _repeated(ledger: Ledger | None, run: str, rounds: int, unit: Unit) -> list[LedgerEntry]:
-    """The attempts at the first rounds of a run that were charged beside those that succeeded."""
-    if ledger is None:
-        return []
-    ledger.check_charged(run, rounds, unit)
-    return [each for number in range(1, rounds + 1) for each in ledger.attempts(run, number, unit)[:-1]]
-
-
-def _compose_entries(accounting: UnitAccounting, entries: Sequence[LedgerEntry]) -> UnitAccounting:
-    """The accounting with these entries of the ledger, each as a round."""
-    for entry in entries:
-        accounting = accounting.compose(entry.charge)
-    return accounting
 
 
 def _most_exposed(releases: Sequence[Release], history: Sequence[Report]) -> Counter[Release]:

@@ -38,10 +38,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from msgspec import Struct, convert, to_builtins
+
 from tacit.core import Budget
 from tacit.core.prices import Unit
 from tacit.errors import BudgetError, LedgerError, TacitError
-from tacit.privacy.accountants import FAST_PLD, Accountant, Pld, accountant_by_name
+from tacit.privacy.accountants import FAST_PLD, Accountant, accountant_by_name
 from tacit.privacy.ledger_accounts import LedgerAccounts
 from tacit.privacy.ledger_file import LedgerFile
 from tacit.privacy.ledger_head import LedgerHead, LedgerUse, head_file, read_head
@@ -49,6 +51,17 @@ from tacit.privacy.release_json import canonical, charge_from_json, charge_to_js
 from tacit.privacy.unit_accounting import Charge
 
 _FORMAT = 2
+
+
+class _Terms(Struct, tag_field="kind", tag="budget"):
+    """The first row; `id` is random, so that no other ledger has the same one."""
+
+    format: int
+    id: str
+    accountant: str
+    adjacency: str
+    epsilon: float
+    delta: float
 
 
 @dataclass(frozen=True)
@@ -304,15 +317,8 @@ class Ledger:
         """Write the first row of a new ledger: its terms."""
         if budget is None:
             raise LedgerError(f"{self.path} is not a ledger yet. Give its budget, epsilon and delta, to create it.")
-        terms = {
-            "format": _FORMAT,
-            "id": secrets.token_hex(16),  # so that no other ledger has the same first row
-            "accountant": accountant.name,
-            "adjacency": accountant.adjacency.value,
-            "epsilon": float(budget.epsilon),
-            "delta": float(budget.delta),
-        }
-        self._file.create({"kind": "budget", **terms})
+        limit, own_id = (float(budget.epsilon), float(budget.delta)), secrets.token_hex(16)
+        self._file.create(to_builtins(_Terms(_FORMAT, own_id, accountant.name, accountant.adjacency.value, *limit)))
 
     def _add(self, entry: LedgerEntry) -> None:
         self._entries[entry.number] = entry
@@ -384,12 +390,9 @@ class Ledger:
 
 def _parse_terms(row: dict[str, object]) -> tuple[Budget, Accountant]:
     """Budget and accountant, from the first row."""
-    match row:
-        case {"kind": "budget", "epsilon": float(epsilon), "delta": float(delta), "format": version}:
-            if version != _FORMAT:
-                raise ValueError(row)
-            accountant = accountant_by_name(str(row["accountant"]), str(row["adjacency"]))
-            if isinstance(accountant, Pld):
-                accountant = replace(accountant, interval=FAST_PLD.interval)
-            return Budget(epsilon, delta), accountant
-    raise ValueError(row)
+    terms = convert(row, _Terms)
+    if terms.format != _FORMAT:
+        raise ValueError(row)
+    accountant = accountant_by_name(terms.accountant, terms.adjacency)
+    fast = replace(FAST_PLD, adjacency=accountant.adjacency)
+    return Budget(terms.epsilon, terms.delta), fast if accountant.name == fast.name else accountant

@@ -147,7 +147,7 @@ class RunDirectory:
         """The run stops here and may be resumed."""
         self.checkpoint(state)
         self._write_leakage(leakage)
-        self._write_status(status)
+        self._write_manifest(replace(self.manifest, status=status))
 
     def finish(
         self,
@@ -165,7 +165,7 @@ class RunDirectory:
         metadata = {"caveat": self.manifest.caveat} if self.manifest.caveat else None
         files.write(self.path / MODEL, safetensors.torch.save(tensors, metadata), private=True)
         self._erase_key()
-        self._write_status("finished")
+        self._write_manifest(replace(self.manifest, status="finished"))
 
     def ledger_for(self, method: Method, *, repeats: bool = False) -> Path | None:
         """The run's own ledger, which is used unless a shared one is given; None: it needs none.
@@ -240,9 +240,6 @@ class RunDirectory:
         head = None if self._ledger is None else self._ledger.head
         if head not in (None, self.manifest.ledger):
             self._write_manifest(replace(self.manifest, ledger=head))
-
-    def _write_status(self, status: Status) -> None:
-        self._write_manifest(replace(self.manifest, status=status))
 
     def _write_manifest(self, manifest: Manifest) -> None:
         self.manifest = manifest
