@@ -10,7 +10,7 @@ from dataclasses import Field, asdict, dataclass, replace
 from typing import Any, ClassVar, Self
 
 from tacit.core.prices import RECIPIENTS, Adjacency, Unit
-from tacit.errors import expect
+from tacit.errors import UserError, expect
 
 PERSONS = "A person with several records is protected as so many records, at one client or at several, and not as one."
 AT_SEVERAL = "A {unit} with records at several clients is protected at each of them by itself, and not as one."
@@ -203,8 +203,8 @@ class LeakageGuarantee(_Claim):
             >>> LeakageGuarantee(leakage=2.4, per_round=0.4, radius=0.05, rounds=150).epsilon_at(0.1)
             4.8
         """
-        expect(self.radius is not None, "a public radius: without one, leakage is not defined at any distance")
-        assert self.radius is not None
+        if self.radius is None:
+            raise UserError("Expected a public radius: without one, leakage is not defined at any distance.")
         return self.leakage * distance / self.radius
 
     def _lines(self) -> Iterator[str]:

@@ -1,9 +1,9 @@
 """What a method's rounds release about each unit, before they are played: charges, allowed rounds, and noise to add."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from typing import TypeVar
 
 from scipy.optimize import brentq
@@ -104,23 +104,21 @@ def rounds_allowed(method: Method, units: ClientUnits) -> int:
     if tight is not None:
         found, advice = 1, "use more noise or smaller cohorts"
     for accountant in (tight,) if tight is None else (Rdp(tight.adjacency), tight):  # the fast one gives a first guess
-        found = max_rounds(_fits(method, units, budget, accountant), max(found, 1))
+        found = max_rounds(partial(_fits, method, units, accountant), max(found, 1))
     expect(found >= 1, f"a budget of {budget} that allows a round", f"Not even the first round fits: {advice}.")
     return found
 
 
-def _fits(method: Method, units: ClientUnits, budget: Budget, accountant: Accountant | None) -> Callable[[int], bool]:
-    """Whether so many rounds are within the method's and within the budget."""
-
-    def fits(rounds: int) -> bool:
-        if rounds > method.rounds:
-            return False
-        if accountant is None:
-            return _after(method, units, rounds).epsilon(budget.delta) <= budget.epsilon
-        releases = _releases(method, len(units.sizes), rounds)
-        return Accounting.of(accountant, releases).epsilon(budget.delta) <= budget.epsilon
-
-    return fits
+def _fits(method: Method, units: ClientUnits, accountant: Accountant | None, rounds: int) -> bool:
+    """Whether so many rounds are within the method's and within its budget."""
+    budget = method.budget
+    assert budget is not None  # without one, nobody asks
+    if rounds > method.rounds:
+        return False
+    if accountant is None:
+        return _after(method, units, rounds).epsilon(budget.delta) <= budget.epsilon
+    releases = _releases(method, len(units.sizes), rounds)
+    return Accounting.of(accountant, releases).epsilon(budget.delta) <= budget.epsilon
 
 
 def _releases(method: Method, population: int, rounds: int) -> Iterator[Release]:

@@ -230,17 +230,14 @@ def versions() -> dict[str, str]:
 
     Builds of the same version count as equal. The commit is that of a checkout; it is missing in an installed package.
     """
-    installed = {name: importlib.metadata.version(name) for name in ("numpy", "scipy")}
-    capability = torch.backends.cpu.get_cpu_capability()
-    known = {
+    return {
         "tacit": importlib.metadata.version("tacit"),
         "torch": torch.__version__.partition("+")[0],
         "python": platform.python_version(),
-        **installed,
-        "cpu": f"{platform.machine()} {capability}",
-        "commit": _commit(),
+        **{name: importlib.metadata.version(name) for name in ("numpy", "scipy")},
+        "cpu": f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}",
+        **({"commit": _commit()} if _commit() else {}),
     }
-    return {name: value for name, value in known.items() if value}
 
 
 @cache

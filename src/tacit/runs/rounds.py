@@ -101,16 +101,7 @@ def rounds(
 ) -> Generator[tuple[State, Report]]:
     """Train a task's model with a method, round by round, charged and stopped exactly as by `train`.
 
-    Args:
-        method: as for `train`, like all that follow but the ledger.
-        task: the model and the data.
-        seed: decides what may be public.
-        workers: worker processes.
-        device: where to compute.
-        evaluate_every: evaluate every `n` rounds.
-        ledger: a privacy ledger that several runs on the same data charge; None: none.
-        noise: `secret` or `seeded`.
-        waves: `fitting` or `single`.
+    The arguments are those of `train`. Without a `ledger`, nothing remembers what a run was charged.
 
     Yields:
         The state after each round, and the round's report with the ε or the leakage of all rounds so far. A method
@@ -130,13 +121,7 @@ def rounds(
         (14, 2.89)
     """
     plan = Plan(
-        method=method,
-        task=task,
-        seed=seed,
-        device=device,
-        evaluate_every=evaluate_every,
-        noise=noise,
-        waves=waves,
+        method=method, task=task, seed=seed, device=device, evaluate_every=evaluate_every, noise=noise, waves=waves
     )
     _ = plan.simulation  # what does not fit the task is refused here, not at the first round
     return _states(plan, Simulated(plan, workers), None if ledger is None else Path(ledger))

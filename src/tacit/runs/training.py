@@ -82,13 +82,7 @@ def train(
     """
     expect(on_round is None or callable(on_round), f"on_round to be a function of state and report, got {on_round!r}")
     plan = Plan(
-        method=method,
-        task=task,
-        seed=seed,
-        device=device,
-        evaluate_every=evaluate_every,
-        noise=noise,
-        waves=waves,
+        method=method, task=task, seed=seed, device=device, evaluate_every=evaluate_every, noise=noise, waves=waves
     )
     directory, shared = (None if path is None else Path(path) for path in (out, ledger))
     follower = follow(plan, workers=workers, out=directory, resume=resume, ledger=shared)
