@@ -27,13 +27,14 @@ from tacit.privacy.guarantee import (
     DROPOUTS,
     IN_COMMON,
     PERSONS,
+    POPULATION,
     SHARES,
     SIZES,
+    TRUSTED_ENCLAVE,
+    TRUSTED_SUM,
     TUNED,
     Guarantee,
     delta_warning,
-    public_population,
-    trusted_sum,
     within_adversary,
 )
 from tacit.privacy.ledger import Ledger, LedgerEntry
@@ -272,7 +273,9 @@ class Charges:
     def _trusted_sum(self) -> str:
         """Who is trusted to add up shares of noise that are real numbers; empty: nobody has to be."""
         channel = self.method.channel
-        return trusted_sum(channel.messages_seen_by) if channel.message_format.bits is None else ""
+        if channel.message_format.bits is not None:
+            return ""
+        return TRUSTED_ENCLAVE if channel.messages_seen_by == "enclave" else TRUSTED_SUM
 
     @property
     def _not_covered(self) -> tuple[str, ...]:
@@ -281,7 +284,7 @@ class Charges:
         alone = PERSONS if self.unit is Unit.RECORD else "" if several else AT_SEVERAL.format(unit=self.unit)
         return (
             TUNED,
-            public_population(len(self.units.sizes)),
+            POPULATION.format(population=len(self.units.sizes)),
             SIZES.format(unit=self.unit) if within and not in_sum else "",
             COPIES.format(unit=self.unit) if several else "",
             *((alone, IN_COMMON) if within else ()),

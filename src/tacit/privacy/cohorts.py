@@ -6,7 +6,6 @@ probability of the latter depends neither on data nor on that client, so it is a
 """
 
 from bisect import bisect_left
-from fractions import Fraction
 from functools import lru_cache
 
 from scipy.stats import binom
@@ -15,7 +14,7 @@ from tacit.core import Method
 from tacit.core.prices import Sampling
 from tacit.errors import UserError
 
-MAX_PART = Fraction(1, 10)  # of δ that too small cohorts may take
+MAX_PART = 0.1  # of δ that too small cohorts may take
 
 
 @lru_cache
@@ -33,7 +32,7 @@ def check_cohorts(method: Method, population: int) -> None:
         return
     samplings = [method.sampler.sampling(population, index) for index in range(method.rounds)]
     failures = {sampling: failure(sampling, population, least) for sampling in set(samplings)}
-    total, limit = sum(failures[sampling] for sampling in samplings), float(MAX_PART) * method.delta
+    total, limit = sum(failures[sampling] for sampling in samplings), MAX_PART * method.delta
     if total <= limit:
         return
     smallest = smallest_cohort(population, least, limit / method.rounds)

@@ -16,9 +16,12 @@ PERSONS = "A person with several records is protected as so many records, at one
 AT_SEVERAL = "A {unit} with records at several clients is protected at each of them by itself, and not as one."
 IN_COMMON = "That a client takes part, and what its records have in common, is not protected."
 SIZES = "The number of {unit}s of every client is public: it decides at which rate its batches are drawn."
+POPULATION = "The number of clients, {population}, is public."
 COPIES = "At how many clients a {unit} is, at most, is public: it decides how much noise is added."
 TUNED = "Hyperparameters that were tuned on the same data are not accounted for."
 SHARES = "Clients are assumed to add their shares of the noise."
+TRUSTED_ENCLAVE = "The enclave is trusted: it sees every message, each of which has only a share of the noise."
+TRUSTED_SUM = "Secure aggregation is assumed: a trusted party adds up real numbers."
 DROPOUTS = (
     "Whether a client drops out is assumed to depend neither on its data nor on who else takes part; that a round ends "
     "without a sum because too many drop out is not covered."
@@ -230,18 +233,6 @@ AnyGuarantee = Guarantee | LeakageGuarantee
 def plural(count: int, noun: str) -> str:
     """A number with its noun: 1 round, 2 rounds."""
     return f"{count} {noun}{'s' * (count != 1)}"
-
-
-def public_population(population: int) -> str:
-    """That the number of clients is not protected, for the list of what a guarantee does not cover."""
-    return f"The number of clients, {population}, is public."
-
-
-def trusted_sum(reader: str) -> str:
-    """Who is trusted to add up messages that are real numbers, each with a share of the noise, as a sentence."""
-    if reader == "enclave":
-        return "The enclave is trusted: it sees every message, each of which has only a share of the noise."
-    return "Secure aggregation is assumed: a trusted party adds up real numbers."
 
 
 def within_adversary(*, sums: str = "") -> str:

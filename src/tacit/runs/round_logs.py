@@ -120,19 +120,14 @@ def rounds_csv(reports: Sequence[Report], caveat: str = "") -> bytes:
     parts = dict.fromkeys(name for report in reports for name in report.timings)
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
-    names = _columns_of(reports)
+    epsilons = dict.fromkeys(f"epsilon_{unit}" for report in reports for unit in report.epsilons)
+    names = ["cohort", "delivered", "up", "down", *epsilons, "leakage", "seconds"]
     table.writerow(["round", *names, *metrics, *(f"seconds_{name}" for name in parts), *["caveat"] * bool(caveat)])
     for report in reports:
         known = columns(report)
         figures = [*map(known.get, names), *map(report.metrics.get, metrics), *map(report.timings.get, parts)]
         table.writerow([report.round, *("" if each is None else each for each in figures), *filter(None, [caveat])])
     return text.getvalue().encode()
-
-
-def _columns_of(reports: Sequence[Report]) -> list[str]:
-    """The columns, with the ε of every unit that some round has."""
-    epsilons = dict.fromkeys(f"epsilon_{unit}" for report in reports for unit in report.epsilons)
-    return ["cohort", "delivered", "up", "down", *epsilons, "leakage", "seconds"]
 
 
 _GROUPS = {"cohort": "clients", "delivered": "clients", "up": "bytes", "down": "bytes", "seconds": "time"}
