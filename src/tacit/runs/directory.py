@@ -75,11 +75,7 @@ class RunDirectory:
     """
 
     def __init__(
-        self,
-        path: Path,
-        manifest: Manifest,
-        created: Sequence[Path] | None = None,
-        ratchet: Ratchet | None = None,
+        self, path: Path, manifest: Manifest, created: Sequence[Path] | None = None, ratchet: Ratchet | None = None
     ) -> None:
         self.path, self.manifest, self._created, self.ratchet = path, manifest, created, ratchet
         self.state: State | None = None

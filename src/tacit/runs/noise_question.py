@@ -99,15 +99,14 @@ class NoiseQuestion:
     def _rounds(self) -> int | None:
         """The number of rounds that is given, also by a schedule, or by epochs of records."""
         if self.unit != "client":
-            return self.steps if self.epochs is None else self._steps_of(self.epochs)
+            if self.epochs is None:
+                return self.steps
+            expect(0 < self.epochs < math.inf, f"epochs={self.epochs:g} > 0 and finite")
+            size, batch = self._records
+            return math.ceil(self.epochs * max(1, round(size / batch)))  # as DpSgd counts them
         if self.schedule and self.rounds is None and (self.epsilon is None or self.noise is None):
             return sum(rounds for rounds, _ in self.schedule)
         return self.rounds
-
-    def _steps_of(self, epochs: float) -> int:
-        expect(0 < epochs < math.inf, f"epochs={epochs:g} > 0 and finite")
-        size, batch = self._records
-        return math.ceil(epochs * max(1, round(size / batch)))  # as DpSgd counts them
 
     @property
     def _records(self) -> tuple[int, float]:

@@ -189,8 +189,9 @@ class _Follower:
         new = run.history[self._seen :]
         if new and not self._failed:
             with self._attempt(run):
-                if self._writer is None:
-                    self._writer = self._log.open(header_of(run))
+                if self._writer is None:  # with the key that the run's directory names
+                    manifest = run.plan.manifest if run.directory is None else read_manifest(run.directory)
+                    self._writer = self._log.open(LogHeader.of(manifest, run.directory))
                 self._writer.write(new)
         self._seen = len(run.history)
 
@@ -228,9 +229,3 @@ class _Follower:
             f"without it.{later if self._log.option and run.directory is not None else ''}",
             stacklevel=2,
         )
-
-
-def header_of(run: Run) -> LogHeader:
-    """The header of a run, with the key that its directory names."""
-    manifest = run.plan.manifest if run.directory is None else read_manifest(run.directory)
-    return LogHeader.of(manifest, run.directory)
