@@ -197,12 +197,11 @@ def _reserved(run: Run, keys: KeySource) -> Run:
 
     Where an enclave draws the cohort, all clients are charged: nobody is shown whom it draws before.
     """
-    method, population = run.plan.method, len(run.plan.task.population)
-    drawn, cohort = keys.keys(run.state.round), tuple(range(population))
-    if not any(unit.within_client for unit in run.charges):
-        cohort = ()
-    elif method.channel.messages_seen_by != "enclave":
-        cohort = tuple(draw(method, population, drawn, run.state.round)[0].tolist())
+    method, population, index = run.plan.method, len(run.plan.task.population), run.state.round
+    drawn, cohort = keys.keys(index), range(0)
+    if any(unit.within_client for unit in run.charges):
+        by_enclave = method.channel.messages_seen_by == "enclave"
+        cohort = range(population) if by_enclave else draw(method, population, drawn, index)[0].tolist()
     return _each(run, lambda charges: charges.reserve(drawn.server.digest, cohort))
 
 
