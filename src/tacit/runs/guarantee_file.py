@@ -13,7 +13,7 @@ from tacit.privacy.guarantee import AnyGuarantee, Guarantee, LeakageGuarantee
 from tacit.runs.manifest import NEW_RUN
 
 _FORMAT = 2
-_KINDS = {"differential privacy": Guarantee, "d-privacy": LeakageGuarantee}
+_KINDS: Mapping[str, type[AnyGuarantee]] = {"differential privacy": Guarantee, "d-privacy": LeakageGuarantee}
 
 
 @dataclass(frozen=True, kw_only=True)
