@@ -198,10 +198,10 @@ def _reserved(run: Run, keys: KeySource) -> Run:
     Where an enclave draws the cohort, all clients are charged: nobody is shown whom it draws before.
     """
     method, population, index = run.plan.method, len(run.plan.task.population), run.state.round
-    drawn, cohort = keys.keys(index), range(0)
+    drawn, cohort = keys.keys(index), list[int]()
     if any(unit.within_client for unit in run.charges):
         by_enclave = method.channel.messages_seen_by == "enclave"
-        cohort = range(population) if by_enclave else draw(method, population, drawn, index)[0].tolist()
+        cohort = [*range(population)] if by_enclave else draw(method, population, drawn, index)[0].tolist()
     return _each(run, lambda charges: charges.reserve(drawn.server.digest, cohort))
 
 

@@ -21,7 +21,7 @@ from math import asinh, exp, expm1, fsum, hypot, ldexp, log, log1p, pi, sqrt
 import numpy as np
 import numpy.typing as npt
 
-from tacit.core.prices import Gaussian, Release, Zcdp
+from tacit.core.prices import Gaussian, Zcdp
 from tacit.errors import expect
 
 Integers = npt.NDArray[np.int64]
@@ -237,6 +237,19 @@ class IntegerBound:
 
 
 @dataclass(frozen=True)
+class Dominating:
+    """A continuous mechanism whose rounded output approximates a discrete mechanism.
+
+    Attributes:
+        loss: the privacy loss of the continuous mechanism.
+        distance: an upper bound on the total variation between its rounded output and the discrete mechanism.
+    """
+
+    loss: Gaussian
+    distance: float
+
+
+@dataclass(frozen=True)
 class DiscreteGaussian:
     """P(X = k) ∝ exp(−k² / 2σ²).
 
@@ -294,10 +307,8 @@ class DiscreteGaussian:
         expect(shares >= 1, f"shares={shares} >= 1 of the noise")
         return Zcdp(bound.squared / (2 * shares * self.sigma**2), _tau(self.sigma, shares) * bound.dim)
 
-    def continuous(self, shares: int, bound: IntegerBound) -> Release:
+    def continuous(self, shares: int, bound: IntegerBound) -> Dominating:
         """A continuous Gaussian sum that dominates it, so that every accountant and every sampling applies.
-
-        Its distance is an upper bound on the total variation between its rounded output and the discrete mechanism.
 
         Formal guarantees: let Y be N(c, W) with an integer c, and K sampled with P(K = k) ∝ exp(−(k − Y)² / 2s²). The
         sum of these weights over k is √(2π)·s·(1 ± η) for every Y, η = 2·Σ exp(−2π²s²n²), so K is c plus the discrete
@@ -306,7 +317,7 @@ class DiscreteGaussian:
         shares adds a factor of e^{±τ/2} (Kairouz et al., Section 3). Each factor counts once per coordinate.
         """
         variance = max(shares * self.sigma**2 - SMOOTHING**2, 0.0)
-        return Release(Gaussian(sqrt(variance) / bound.l2), distance_of_sum([(self.sigma**2, shares)], bound.dim))
+        return Dominating(Gaussian(sqrt(variance) / bound.l2), distance_of_sum([(self.sigma**2, shares)], bound.dim))
 
 
 def distance_of_sum(parts: Iterable[tuple[float, int]], dim: int) -> float:
