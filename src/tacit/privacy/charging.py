@@ -27,7 +27,7 @@ from tacit.privacy.guarantee import (
     DROPOUTS,
     IN_COMMON,
     PERSONS,
-    POPULATION,
+    PUBLIC_POPULATION,
     SHARES,
     SIZES,
     TRUSTED_ENCLAVE,
@@ -284,7 +284,7 @@ class Charges:
         alone = PERSONS if self.unit is Unit.RECORD else "" if several else AT_SEVERAL.format(unit=self.unit)
         return (
             TUNED,
-            POPULATION.format(population=len(self.units.sizes)),
+            PUBLIC_POPULATION.format(population=len(self.units.sizes)),
             SIZES.format(unit=self.unit) if within and not in_sum else "",
             COPIES.format(unit=self.unit) if several else "",
             *((alone, IN_COMMON) if within else ()),
