@@ -94,7 +94,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Folder]:
         sys.modules.pop(name, None)
 
 
-@pytest.mark.law
 @pytest.mark.parametrize("line", COMMANDS, ids=" ".join)
 @pytest.mark.parametrize("names", HOSTILE, ids=str)
 def test_no_command_runs_what_only_a_plan_names(
@@ -160,7 +159,6 @@ def test_all_fields_are_tried() -> None:
     assert ("enclave", "configuration") in PATHS
 
 
-@pytest.mark.law
 @pytest.mark.parametrize("path", PATHS, ids=".".join)
 def test_no_field_of_a_plan_names_code_that_is_run(
     folder: Folder, capsys: pytest.CaptureFixture[str], path: tuple[str, ...]
@@ -269,7 +267,6 @@ def _run(folder: Path, *line: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(line, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=300)
 
 
-@pytest.mark.law
 @pytest.mark.parametrize("line", [COMMANDS[0], *COMMANDS[3:]], ids=" ".join)
 def test_nothing_in_the_folder_of_a_plan_is_executed(tmp_path: Path, line: list[str]) -> None:
     """Only a process of its own shows what `python -m` finds in the current folder."""

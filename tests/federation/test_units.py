@@ -39,7 +39,6 @@ def run(here: Consortium, plan: FederationPlan) -> None:
     assert [len(each.history) for each in follow(found.run_plan, source=found)][-1] == 4
 
 
-@pytest.mark.law
 @pytest.mark.parametrize("first", [0, 1])
 def test_what_plans_for_both_units_cost_is_added_up_for_a_record(tmp_path: Path, first: int) -> None:
     here = consortium(tmp_path)
@@ -58,7 +57,6 @@ def test_what_plans_for_both_units_cost_is_added_up_for_a_record(tmp_path: Path,
     assert "What is released about the whole site counts for a record, too, at twice its distance." in objection
 
 
-@pytest.mark.law
 @pytest.mark.parametrize("first", [0, 1])
 def test_plans_that_were_accepted_before_either_ran_are_stopped_by_the_ledger(tmp_path: Path, first: int) -> None:
     here = consortium(tmp_path)

@@ -36,7 +36,6 @@ def test_the_printed_epsilons(cohorts, noise, rounds, digits, printed):
     assert f"{epsilon:.2f}" == printed
 
 
-@pytest.mark.law
 @pytest.mark.parametrize(
     ("cohorts", "noise", "rounds", "classic", "improved", "tight"),
     [
@@ -52,7 +51,6 @@ def test_three_accountants(cohorts, noise, rounds, classic, improved, tight):
     assert [round(epsilon, 4) for epsilon in found] == [classic, improved, tight]
 
 
-@pytest.mark.law
 @pytest.mark.parametrize(("cohorts", "rounds", "noise"), [(FASHION, 200, 1.2244), (MEDICAL, 100, 1.1616)])
 def test_the_noise_for_epsilon_1_by_the_tight_accountant(cohorts, rounds, noise):
     """The only golden numbers of the search for a noise multiplier."""

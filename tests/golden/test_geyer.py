@@ -50,7 +50,6 @@ def test_the_noise_that_gives_the_printed_number_of_rounds(clients, sums, low, h
     assert noise_at(rounds) == pytest.approx(high, abs=0.001)
 
 
-@pytest.mark.law
 @pytest.mark.parametrize(
     ("clients", "noise", "epsilon"), [(100, 1.2, 5.890), (1000, 1.436, 6.462), (10_000, 1.092, 6.645)]
 )

@@ -50,7 +50,6 @@ def test_two_phases(name: str) -> None:
     assert all(set(report.down) == {dense} for report in run.history)
 
 
-@pytest.mark.law
 @both
 def test_with_an_enclave_the_run_is_the_same_with_encrypted_uploads_and_timings(name: str) -> None:
     """Only the order of summation differs.

@@ -154,7 +154,6 @@ def test_clients_send_the_given_number_of_values(name: str) -> None:
     assert set(run.history[0].up) == {frames.size({frames.Part.ROW: torch.zeros(7)})}
 
 
-@pytest.mark.law
 @pytest.mark.parametrize("name", ["fl-top-dp", "fl-bas-2-dp", "fl-cs-dp"])
 def test_a_private_run_uses_its_budget_in_all_its_rounds(name: str) -> None:
     args = {"rounds": 4, "cohort": 12, "epsilon": 3.0, "delta": 1e-3, "ratio": 0.05}

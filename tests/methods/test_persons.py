@@ -44,7 +44,6 @@ def proved(run: Any) -> Guarantee:
     return found
 
 
-@pytest.mark.law
 @pytest.mark.parametrize("name", ["dp_sgd", "dp_fedsgd", "fl_top_record_dp", "fl_top_dp_sgd"])
 def test_the_guarantee_is_for_persons_and_says_what_it_does_not_cover(name: str) -> None:
     run = tacit.train(getattr(tacit.methods, name)(rounds=2, epsilon=2.0), hospitals(), workers=1)

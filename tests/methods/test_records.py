@@ -25,7 +25,6 @@ def hospitals(sizes: tuple[int, ...] = (60, 30, 90, 40)) -> tacit.Task:
     return tacit.Task(model=lambda: nn.Linear(4, 2), clients=parts, public=public)
 
 
-@pytest.mark.law
 @pytest.mark.parametrize("name", ["dp_sgd", "dp_fedsgd", "fl_top_record_dp", "fl_top_dp_sgd"])
 def test_the_noise_of_a_method_is_sized_for_records_and_its_budget_is_used(name: str) -> None:
     run = tacit.train(getattr(tacit.methods, name)(rounds=3, epsilon=2.0), hospitals(), workers=1)
@@ -79,7 +78,6 @@ def test_cards_of_both_units() -> None:
     assert "every record with probability 0.2" in card("dp-fedsgd").guarantee
 
 
-@pytest.mark.law
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [

@@ -300,8 +300,9 @@ def test_paths_that_cannot_be_written(tmp_path):
 
 def test_a_read_only_ledger_is_refused_before_anything_is_released(tmp_path):
     file = fill(tmp_path)
-    connection = sqlite3.connect(f"file:{file}?mode=ro", uri=True, isolation_level=None)
-    ledger = Ledger(LedgerFile(file, connection))
+    ledger = Ledger(LedgerFile(file))
+    ledger._file._connection.close()
+    ledger._file._connection = sqlite3.connect(f"file:{file}?mode=ro", uri=True, isolation_level=None)
     with ledger._file.errors():
         ledger._load(None, None)
     with ledger, pytest.raises(StorageError, match="readonly"):

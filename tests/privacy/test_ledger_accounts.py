@@ -230,8 +230,8 @@ def test_the_bound_for_several_clients_holds_for_the_true_mixture() -> None:
 
     power = quad(lambda x: density(x) ** order * norm.pdf(x, 0, noise) ** (1 - order), -15, 25)[0]
     bound = Accounting.of(Rdp()).compose(Release(Gaussian(noise), sampling=Sampling("poisson", rate)).at_clients(2))
-    orders = bound.composition.orders  # type: ignore[attr-defined]
-    divergences = bound.composition.divergences  # type: ignore[attr-defined]
+    orders = bound.composition.orders  # type: ignore[union-attr]
+    divergences = bound.composition.divergences  # type: ignore[union-attr]
     assert math.log(power) / (order - 1) <= divergences[orders.index(float(order))]
 
 

@@ -23,13 +23,6 @@ def test_totals_are_the_sums_over_reports_and_over_clients(rounds):
     assert (bandwidth.up, bandwidth.down) == tuple(map(sum, zip(*by_client, strict=True)))
 
 
-@given(st.lists(cohorts, max_size=4), st.lists(cohorts, max_size=4))
-def test_bandwidth_of_parts_adds_up_to_that_of_all_rounds(first, second):
-    one, other = ([report(rows) for rows in rounds] for rounds in (first, second))
-    assert Bandwidth.of(one) + Bandwidth.of(other) == Bandwidth.of(one + other)
-    assert Bandwidth() + Bandwidth.of(one) == Bandwidth.of(one)
-
-
 def test_clients_that_never_took_part_have_no_traffic():
     assert Bandwidth.of([report(((3, 5, 7),))]).per_client(4) == (0, 0)
 

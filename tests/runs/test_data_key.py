@@ -126,7 +126,7 @@ def test_a_digest_is_the_same_for_one_owner_and_another_for_the_next(
     assert len({manifest.run for manifest in manifests}) == 3  # the name in a ledger, which includes it
     assert data_key.key_name(first) == data_key.key_name(changed) != data_key.key_name(elsewhere)
     assert first in run_page(RunData.read(tmp_path / "a"))
-    bare = [replace(manifest, task=manifest.task.without_data(), ledger=None) for manifest in manifests]
+    bare = [replace(manifest, task=replace(manifest.task, data=""), ledger=None) for manifest in manifests]
     assert bare[0] == bare[2]  # nothing else of the manifest depends on the last row
 
 

@@ -140,7 +140,7 @@ def _claimed(audit: Audit, population: int, releases: list[Release]) -> Claim:
     from tacit.privacy.planned_charges import accountant_for
 
     adjacency, delta = _accounted(audit), audit.method.delta
-    accountant = replace(accountant_for(audit.method, population), adjacency=adjacency)  # type: ignore[type-var]
+    accountant = replace(accountant_for(audit.method, population), adjacency=adjacency)
     accounting = Accounting.of(accountant, releases)
     unsampled = all(release.sampling.rate == 1 for release in releases)
     return Claim(

@@ -1,8 +1,8 @@
 """Accountants compose releases into (ε, δ).
 
 `rdp-classic` is the moments accountant of the papers, `rdp` has the improved conversion, `pld` is tight and the default
-for claims. An accountant is a record of its assumptions; `Composition` is what it knows about the releases so far, and
-`Accounting` the composition of a run's rounds.
+for claims. An accountant is a record of its assumptions; its composition is what it knows about the releases so far,
+and `Accounting` the composition of a run's rounds.
 """
 
 import math
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property, lru_cache
-from typing import ClassVar, Protocol, Self
+from typing import ClassVar, Self
 
 import dp_accounting as dp
 import numpy as np
@@ -21,47 +21,13 @@ from dp_accounting.pld import privacy_loss_distribution as dp_pld
 from tacit.core.prices import RECIPIENTS, Adjacency, Release, Sampling, Zcdp, check_delta
 from tacit.core.schema import choose
 from tacit.errors import UserError, expect
-from tacit.privacy.guarantee import Guarantee
-from tacit.privacy.renyi import ClassicConversion, ImprovedConversion, RenyiComposition
+from tacit.privacy.guarantee import Guarantee, plural
+from tacit.privacy.renyi import RenyiComposition
 
 MIN_NOISE = 0.05  # below it ε is in the hundreds, and a grid of privacy losses would fill the memory
 INTEGER_ORDERS = tuple(range(2, 257))
 TAIL = 1e-15  # probability that a composition may move to infinite loss, always on the safe side
 MAX_FOUND_ROUNDS = 20_000  # upper limit of every search for a number of rounds
-
-
-class Composition(Protocol):
-    """The releases so far, as an accountant represents them."""
-
-    def compose(self, release: Release, count: int = 1) -> "Composition":
-        """The composition with `count` more of this release."""
-        ...
-
-    def epsilon(self, delta: float) -> float:
-        """The ε at this δ; infinite if nothing is proved."""
-        ...
-
-    def delta(self, epsilon: float) -> float:
-        """The δ at this ε."""
-        ...
-
-
-class Accountant(Protocol):
-    """How releases are composed, under which assumptions."""
-
-    @property
-    def name(self) -> str:
-        """Its name on the command line."""
-        ...
-
-    @property
-    def adjacency(self) -> Adjacency:
-        """Which pairs of populations count as neighbours."""
-        ...
-
-    def empty(self) -> Composition:
-        """The composition of no releases."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -80,8 +46,9 @@ class RdpClassic:
     def __post_init__(self) -> None:
         expect(len(self.orders) > 0 and min(self.orders) >= 2, f"orders={self.orders} >= 2")
 
-    def empty(self) -> Composition:
-        return RenyiComposition(self.adjacency, self.orders, ClassicConversion(), np.zeros(len(self.orders)))
+    def empty(self) -> RenyiComposition:
+        """The composition of no releases."""
+        return RenyiComposition(self.adjacency, self.orders, np.zeros(len(self.orders)), classic=True)
 
 
 @dataclass(frozen=True)
@@ -95,10 +62,11 @@ class Rdp:
     name: ClassVar[str] = "rdp"
 
     def empty(self) -> RenyiComposition:
+        """The composition of no releases."""
         # the bound for replace-one holds at integer orders only
         fractional = () if self.adjacency is Adjacency.REPLACE_ONE else dp_rdp.RdpAccountant().orders
         orders = tuple(sorted({*map(float, fractional), *map(float, INTEGER_ORDERS)}))
-        return RenyiComposition(self.adjacency, orders, ImprovedConversion(), np.zeros(len(orders)))
+        return RenyiComposition(self.adjacency, orders, np.zeros(len(orders)))
 
 
 @dataclass(frozen=True)
@@ -112,10 +80,12 @@ class Pld:
     interval: float = 1e-4
     name: ClassVar[str] = "pld"
 
-    def empty(self) -> Composition:
+    def empty(self) -> "PldComposition":
+        """The composition of no releases."""
         return PldComposition(self.adjacency, self.interval)
 
 
+Accountant = RdpClassic | Rdp | Pld
 FAST_PLD = Pld(interval=1e-3)  # for runs: ten times faster, and ε at most a thousandth above that of the finer grid
 
 
@@ -136,7 +106,7 @@ def default_accountant(*releases: Release) -> Accountant:
     return FAST_PLD if proved else replace(FAST_PLD, adjacency=adjacency)
 
 
-ACCOUNTANTS: dict[str, type[RdpClassic] | type[Rdp] | type[Pld]] = {a.name: a for a in (RdpClassic, Rdp, Pld)}
+ACCOUNTANTS: dict[str, type[Accountant]] = {a.name: a for a in (RdpClassic, Rdp, Pld)}
 
 
 def accountant_by_name(name: str, adjacency: str = Adjacency.ADD_OR_REMOVE) -> Accountant:
@@ -177,15 +147,18 @@ class PldComposition:
             return replace(self, unbounded=True)
         if sampling.rate == 1:
             return replace(self, precision=self.precision + count * sensitivity**2 / noise**2)
-        added = _distribution(_GaussianSum(noise, sampling, adjacency), self.interval, count)
+        one = (noise, sampling, adjacency, self.interval)
+        added = _truncated(*one) if count == 1 else _single(*one).self_compose(count)
         return replace(self, distribution=_convolved(self.distribution, added))
 
     def epsilon(self, delta: float) -> float:
+        """The ε at this δ; infinite if a release had almost no noise."""
         if self.unbounded:
             return math.inf
         return 0.0 if self._whole is None else float(self._whole.get_epsilon_for_delta(delta))
 
     def delta(self, epsilon: float) -> float:
+        """The δ at this ε."""
         if self.unbounded:
             return 1.0
         return 0.0 if self._whole is None else float(self._whole.get_delta_for_epsilon(epsilon))
@@ -195,8 +168,9 @@ class PldComposition:
         """Of all releases."""
         if not self.precision:
             return self.distribution
-        over_everyone = _GaussianSum(1 / math.sqrt(self.precision), Sampling(), Adjacency.ADD_OR_REMOVE)
-        return _convolved(self.distribution, _single(over_everyone, self.interval))
+        noise = 1 / math.sqrt(self.precision)
+        over_everyone = _single(noise, Sampling(), Adjacency.ADD_OR_REMOVE, self.interval)
+        return _convolved(self.distribution, over_everyone)
 
 
 def _convolved(
@@ -205,43 +179,26 @@ def _convolved(
     return second if first is None else first.compose(second, TAIL)
 
 
-@dataclass(frozen=True)
-class _GaussianSum:
-    """A sum with Gaussian noise, as the privacy-loss distribution needs it."""
-
-    noise: float
-    sampling: Sampling
-    adjacency: Adjacency
-
-
-def _distribution(release: _GaussianSum, interval: float, count: int) -> dp_pld.PrivacyLossDistribution:
-    if count == 1:
-        return _truncated(release, interval)
-    return _single(release, interval).self_compose(count)
-
-
 @lru_cache(maxsize=64)
-def _truncated(release: _GaussianSum, interval: float) -> dp_pld.PrivacyLossDistribution:
+def _truncated(
+    noise: float, sampling: Sampling, adjacency: Adjacency, interval: float
+) -> dp_pld.PrivacyLossDistribution:
     """One release without the far tails, which cost time in every convolution."""
-    return dp_pld.identity(interval).compose(_single(release, interval), TAIL)
+    return dp_pld.identity(interval).compose(_single(noise, sampling, adjacency, interval), TAIL)
 
 
 @lru_cache(maxsize=64)
-def _single(release: _GaussianSum, interval: float) -> dp_pld.PrivacyLossDistribution:
+def _single(noise: float, sampling: Sampling, adjacency: Adjacency, interval: float) -> dp_pld.PrivacyLossDistribution:
     """One release. For Poisson cohorts, `dp_accounting` itself applies the factor 2 of replace-one."""
-    noise = release.noise / release.sampling.sensitivity(release.adjacency)
-    relation = dp.NeighboringRelation.ADD_OR_REMOVE_ONE
-    if release.adjacency is not Adjacency.ADD_OR_REMOVE and release.sampling.kind == "fixed":
-        raise UserError(
-            f"Expected accountant rdp or rdp-classic: pld has no bound for fixed sizes and {release.adjacency}."
-        )
-    if release.adjacency is Adjacency.REPLACE_ONE and release.sampling.rate < 1:
-        noise, relation = release.noise, dp.NeighboringRelation.REPLACE_ONE
+    if adjacency is not Adjacency.ADD_OR_REMOVE and sampling.kind == "fixed":
+        raise UserError(f"Expected accountant rdp or rdp-classic: pld has no bound for fixed sizes and {adjacency}.")
+    replaces = adjacency is Adjacency.REPLACE_ONE and sampling.rate < 1
+    relations = dp.NeighboringRelation
     return dp_pld.from_gaussian_mechanism(
-        noise,
+        noise if replaces else noise / sampling.sensitivity(adjacency),
         value_discretization_interval=interval,
-        sampling_prob=release.sampling.rate,
-        neighboring_relation=relation,
+        sampling_prob=sampling.rate,
+        neighboring_relation=relations.REPLACE_ONE if replaces else relations.ADD_OR_REMOVE_ONE,
     )
 
 
@@ -262,7 +219,7 @@ class Accounting:
     """
 
     accountant: Accountant
-    composition: Composition
+    composition: RenyiComposition | PldComposition
     rounds: int = 0
     distance: float = 0.0  # total variation distance between what was released and what is composed, over all rounds
     failure: float = 0.0  # the probability that some round was not what is composed
@@ -291,10 +248,6 @@ class Accounting:
         check_delta(delta)
         remaining = delta - self.noise_error(delta) - self.failure
         return self.composition.epsilon(remaining) if remaining >= delta / 2 else math.inf
-
-    def costs_more(self, other: Self, delta: float) -> bool:
-        """Whether its ε at this δ is larger than that of another accounting."""
-        return self.epsilon(delta) > other.epsilon(delta)
 
     def delta(self, epsilon: float) -> float:
         """The δ at this ε."""
@@ -371,7 +324,7 @@ def describe_stages(samplings: Iterable[Sampling]) -> str:
     rounds = Counter(map(describe_sampling, samplings))
     if len(rounds) == 1:
         return next(iter(rounds))
-    return "; ".join(f"in {count} round{'s' * (count != 1)} {text}" for text, count in rounds.items())
+    return "; ".join(f"in {plural(count, 'round')} {text}" for text, count in rounds.items())
 
 
 def describe_sampling(sampling: Sampling) -> str:
@@ -381,11 +334,9 @@ def describe_sampling(sampling: Sampling) -> str:
         >>> describe_sampling(Sampling("fixed", 1 / 60))
         'cohorts of fixed size without replacement, 1 in 60 of the clients'
     """
-    fraction = Fraction(sampling.rate).limit_denominator(100_000)
-    descriptions = {
-        "everyone": "every client takes part",
-        "poisson": f"Poisson cohorts, each client with probability {sampling.rate:.4g}",
-        "fixed": f"cohorts of fixed size without replacement, {fraction.numerator} in {fraction.denominator} "
-        "of the clients",
-    }
-    return descriptions[sampling.kind]
+    if sampling.kind == "everyone":
+        return "every client takes part"
+    if sampling.kind == "poisson":
+        return f"Poisson cohorts, each client with probability {sampling.rate:.4g}"
+    part, of = Fraction(sampling.rate).limit_denominator(100_000).as_integer_ratio()
+    return f"cohorts of fixed size without replacement, {part} in {of} of the clients"

@@ -12,7 +12,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, reduce
 from typing import Self
 
 from tacit.core import Method, Report, State, Turnout
@@ -27,13 +27,14 @@ from tacit.privacy.guarantee import (
     DROPOUTS,
     IN_COMMON,
     PERSONS,
+    PUBLIC_POPULATION,
     SHARES,
     SIZES,
+    TRUSTED_ENCLAVE,
+    TRUSTED_SUM,
     TUNED,
     Guarantee,
     delta_warning,
-    public_population,
-    trusted_sum,
     within_adversary,
 )
 from tacit.privacy.ledger import Ledger, LedgerEntry
@@ -100,7 +101,11 @@ class Charges:
         """
         if not units.unit.within_client:
             check_cohorts(method, len(units.sizes))
-        failed = _repeated(ledger, run, len(history), units.unit)
+        failed: list[Charge] = []  # at these rounds, beside the attempts that succeeded
+        if ledger is not None:
+            ledger.check_charged(run, len(history), units.unit)
+            numbers = range(1, len(history) + 1)
+            failed = [each.charge for number in numbers for each in ledger.attempts(run, number, units.unit)[:-1]]
         charges = [
             charge_of(method, units, index, report.clients, report.turnout) for index, report in enumerate(history)
         ]
@@ -108,7 +113,7 @@ class Charges:
         return cls(
             method=method,
             units=units,
-            accounting=_compose_entries(accounting, failed),
+            accounting=reduce(UnitAccounting.compose, failed, accounting),
             rounds_allowed=rounds_allowed(method, units),
             ledger=ledger,
             run=run,
@@ -155,11 +160,13 @@ class Charges:
                 was charged.
         """
         charge = charge_of(self.method, self.units, self.rounds, cohort)
-        unknown = self._other_attempts(key)[self.failed :]
-        reserved = Reservation(_compose_entries(self.accounting, unknown), charge, self.failed + len(unknown))
+        attempts = () if self.ledger is None else self.ledger.attempts(self.run, self.rounds + 1, self.unit)
+        unknown = [each.charge for each in attempts if each.key != key][self.failed :]
+        earlier = reduce(UnitAccounting.compose, unknown, self.accounting)
+        reserved = Reservation(earlier, charge, self.failed + len(unknown))
         charged = replace(
             self,
-            accounting=reserved.earlier.compose(charge),
+            accounting=earlier.compose(charge),
             retries=self.retries + len(unknown),
             failed=0,
             reserved=reserved,
@@ -211,14 +218,17 @@ class Charges:
         price = self.method.terms.prices[Unit.RECORD if self.unit.within_client else Unit.CLIENT]
         if price.reason:
             nominal = f"Nominal ε = {self.epsilon:.4g} at δ = {self.delta:g}, as if that were proved."
-            return self._none(price.reason).excluding(nominal, *self._not_covered)
+            return Guarantee.none(price.reason, self.rounds, self.unit).excluding(nominal, *self._not_covered)
         worst = self.accounting.worst(self.delta, fine=True)
         if worst is None or math.isinf(worst.epsilon):
-            infinite = f"no finite ε holds at δ = {self.delta:g}"
-            return self._none("nothing was released yet" if worst is None else infinite).excluding(*self._not_covered)
-        of_worst, releases = self.accounting.of_worst(worst, self.delta), self._releases(worst.client, history)
+            reason = "nothing was released yet" if worst is None else f"no finite ε holds at δ = {self.delta:g}"
+            return Guarantee.none(reason, self.rounds, self.unit).excluding(*self._not_covered)
+        releases = self._releases(worst.client, history)
+        adversary = releases[0].adversary
+        if self.unit.within_client:
+            adversary = within_adversary(sums=adversary if self._in_sum else "")
         found = replace(
-            of_worst.guarantee(self.delta, releases, self._adversary(releases[0])),
+            self.accounting.of_worst(worst, self.delta).guarantee(self.delta, releases, adversary),
             epsilon=worst.epsilon,
             rounds=self.rounds,
             retries=self.retries,
@@ -231,9 +241,6 @@ class Charges:
         if self.unit.within_client or self.method.mechanism.requires != "only the sum":
             return found
         return self._against_server(found, releases, history)
-
-    def _none(self, reason: str) -> Guarantee:
-        return replace(Guarantee.none(reason, rounds=self.rounds), unit=self.unit)
 
     def _releases(self, client: int | None, history: Sequence[Report]) -> list[Release]:
         """What was released about a unit of this client; about clients, in each round, as they took place."""
@@ -257,11 +264,6 @@ class Charges:
         probability = f"{low:.4g}" if low == high else f"{low:.4g} to {high:.4g}, by the size of the client"
         return f"Poisson batches, each {self.unit} with probability {probability}"
 
-    def _adversary(self, release: Release) -> str:
-        if not self.unit.within_client:
-            return release.adversary
-        return within_adversary(sums=release.adversary if self._in_sum else "")
-
     @property
     def _in_sum(self) -> bool:
         """Whether the noise for what is within clients is that of the sum over them."""
@@ -271,7 +273,9 @@ class Charges:
     def _trusted_sum(self) -> str:
         """Who is trusted to add up shares of noise that are real numbers; empty: nobody has to be."""
         channel = self.method.channel
-        return trusted_sum(channel.messages_seen_by) if channel.message_format.bits is None else ""
+        if channel.message_format.bits is not None:
+            return ""
+        return TRUSTED_ENCLAVE if channel.messages_seen_by == "enclave" else TRUSTED_SUM
 
     @property
     def _not_covered(self) -> tuple[str, ...]:
@@ -280,7 +284,7 @@ class Charges:
         alone = PERSONS if self.unit is Unit.RECORD else "" if several else AT_SEVERAL.format(unit=self.unit)
         return (
             TUNED,
-            public_population(len(self.units.sizes)),
+            PUBLIC_POPULATION.format(population=len(self.units.sizes)),
             SIZES.format(unit=self.unit) if within and not in_sum else "",
             COPIES.format(unit=self.unit) if several else "",
             *((alone, IN_COMMON) if within else ()),
@@ -302,11 +306,6 @@ class Charges:
         if epsilon <= proved.epsilon * (1 + 1e-6):  # sampling amplifies nothing, and ε holds against the server too
             return found
         return replace(found, server_epsilon=epsilon, server_rounds=rounds)
-
-    def _other_attempts(self, key: str) -> list[LedgerEntry]:
-        """The attempts at the next round with other keys, of which the ledger knows."""
-        attempts = () if self.ledger is None else self.ledger.attempts(self.run, self.rounds + 1, self.unit)
-        return [each for each in attempts if each.key != key]
 
     def _check_proved(self, charge: Charge) -> None:
         """Raise `BudgetError` if nothing is proved of this charge for the adjacency of the run, or of its ledger."""
@@ -350,21 +349,6 @@ def begin_charges(
     whole = ClientUnits.whole(clients)
     charged = (within if unit.within_client else whole for unit in method.terms.accounted)
     return {units.unit: Charges.begin(method, units, history, ledger, run) for units in charged if units is not None}
-
-
-def _repeated(ledger: Ledger | None, run: str, rounds: int, unit: Unit) -> list[LedgerEntry]:
-    """The attempts at the first rounds of a run that were charged beside those that succeeded."""
-    if ledger is None:
-        return []
-    ledger.check_charged(run, rounds, unit)
-    return [each for number in range(1, rounds + 1) for each in ledger.attempts(run, number, unit)[:-1]]
-
-
-def _compose_entries(accounting: UnitAccounting, entries: Sequence[LedgerEntry]) -> UnitAccounting:
-    """The accounting with these entries of the ledger, each as a round."""
-    for entry in entries:
-        accounting = accounting.compose(entry.charge)
-    return accounting
 
 
 def _most_exposed(releases: Sequence[Release], history: Sequence[Report]) -> Counter[Release]:

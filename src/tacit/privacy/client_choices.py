@@ -8,7 +8,7 @@ client for which it is largest there: whatever the choice is, its divergences ar
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from itertools import accumulate, combinations_with_replacement, product
 
@@ -80,31 +80,24 @@ def _bounded(groups: Sequence[Group]) -> Accounting:
     empty = rdp.empty()
     return Accounting(
         rdp,
-        replace(empty, divergences=empty.divergences + sum(picks * each.divergences for each, picks in worst)),
-        rounds=sum(picks * each.steps for each, picks in worst),
+        replace(empty, divergences=empty.divergences + sum(picks * _divergences(each) for each, picks in worst)),
+        rounds=sum(picks * each.rounds for each, picks in worst),
         distance=sum(picks * each.distance for each, picks in worst),
         failure=sum(picks * each.failure for each, picks in worst),
     )
 
 
-@dataclass(frozen=True, eq=False)
-class _Largest:
-    """Of a group of clients: the largest divergence at each order, number of steps, and errors."""
-
-    divergences: npt.NDArray[np.float64]
-    steps: int
-    distance: float
-    failure: float
-
-
 @lru_cache(maxsize=256)
-def _largest(clients: frozenset[Key], adjacency: Adjacency) -> _Largest:
-    found = [accounting_of(key, Rdp(adjacency)) for key in clients]
-    return _Largest(
-        np.max([_divergences(each) for each in found], axis=0),
-        max(each.rounds for each in found),
-        max(each.distance for each in found),
-        max(each.failure for each in found),
+def _largest(clients: frozenset[Key], adjacency: Adjacency) -> Accounting:
+    """As if one client of a group had the largest divergence at each order, number of steps, and errors."""
+    rdp = Rdp(adjacency)
+    found = [accounting_of(key, rdp) for key in clients]
+    return Accounting(
+        rdp,
+        replace(rdp.empty(), divergences=np.max([_divergences(each) for each in found], axis=0)),
+        rounds=max(each.rounds for each in found),
+        distance=max(each.distance for each in found),
+        failure=max(each.failure for each in found),
     )
 
 

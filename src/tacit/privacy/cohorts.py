@@ -5,7 +5,7 @@ drawn, the round is what its price says, whether that client is drawn or not; ot
 probability of the latter depends neither on data nor on that client, so it is added to δ as it is (joint convexity).
 """
 
-from fractions import Fraction
+from bisect import bisect_left
 from functools import lru_cache
 
 from scipy.stats import binom
@@ -14,7 +14,7 @@ from tacit.core import Method
 from tacit.core.prices import Sampling
 from tacit.errors import UserError
 
-MAX_PART = Fraction(1, 10)  # of δ that too small cohorts may take
+MAX_PART = 0.1  # of δ that too small cohorts may take
 
 
 @lru_cache
@@ -32,7 +32,7 @@ def check_cohorts(method: Method, population: int) -> None:
         return
     samplings = [method.sampler.sampling(population, index) for index in range(method.rounds)]
     failures = {sampling: failure(sampling, population, least) for sampling in set(samplings)}
-    total, limit = sum(failures[sampling] for sampling in samplings), float(MAX_PART) * method.delta
+    total, limit = sum(failures[sampling] for sampling in samplings), MAX_PART * method.delta
     if total <= limit:
         return
     smallest = smallest_cohort(population, least, limit / method.rounds)
@@ -46,9 +46,9 @@ def check_cohorts(method: Method, population: int) -> None:
 
 def smallest_cohort(population: int, least: int, limit: float) -> int | None:
     """The smallest mean of Poisson cohorts that fail with at most this probability per round; None: none does."""
-    low, high = 0, population  # `high` would be everyone
-    while high - low > 1:
-        middle = (low + high) // 2
-        enough = failure(Sampling.at(middle / population, "poisson"), population, least) <= limit
-        low, high = (low, middle) if enough else (middle, high)
-    return high if high < population else None
+
+    def enough(size: int) -> bool:
+        return failure(Sampling(kind="poisson", rate=size / population), population, least) <= limit
+
+    found = 1 + bisect_left(range(1, population), True, key=enough)
+    return found if found < population else None

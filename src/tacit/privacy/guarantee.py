@@ -4,28 +4,63 @@ A guarantee contains only what the mechanism proves; otherwise it is `none`, wit
 private data without being accounted for is listed as not covered.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
-from typing import ClassVar, Self
+from dataclasses import Field, asdict, dataclass, replace
+from typing import Any, ClassVar, Self
 
 from tacit.core.prices import RECIPIENTS, Adjacency, Unit
-from tacit.errors import expect
+from tacit.errors import UserError, expect
 
 PERSONS = "A person with several records is protected as so many records, at one client or at several, and not as one."
 AT_SEVERAL = "A {unit} with records at several clients is protected at each of them by itself, and not as one."
 IN_COMMON = "That a client takes part, and what its records have in common, is not protected."
 SIZES = "The number of {unit}s of every client is public: it decides at which rate its batches are drawn."
+PUBLIC_POPULATION = "The number of clients, {population}, is public."
 COPIES = "At how many clients a {unit} is, at most, is public: it decides how much noise is added."
 TUNED = "Hyperparameters that were tuned on the same data are not accounted for."
 SHARES = "Clients are assumed to add their shares of the noise."
+TRUSTED_ENCLAVE = "The enclave is trusted: it sees every message, each of which has only a share of the noise."
+TRUSTED_SUM = "Secure aggregation is assumed: a trusted party adds up real numbers."
 DROPOUTS = (
     "Whether a client drops out is assumed to depend neither on its data nor on who else takes part; that a round ends "
     "without a sum because too many drop out is not covered."
 )
 
 
+class _Claim(ABC):
+    """What both kinds of guarantee have in common."""
+
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+    not_covered: tuple[str, ...]
+    reason: str
+    kind: ClassVar[str]
+
+    @property
+    def proved(self) -> bool:
+        return not self.reason
+
+    def excluding(self, *sentences: str) -> Self:
+        """The same guarantee with more that it does not cover, a sentence each; empty ones are left out."""
+        return replace(self, not_covered=(*self.not_covered, *filter(None, sentences)))
+
+    def to_json(self) -> dict[str, object]:
+        """Plain values; `guarantee` is true only if something is proved."""
+        return {"guarantee": self.proved, "kind": self.kind, **asdict(self), "not_covered": list(self.not_covered)}
+
+    def __str__(self) -> str:
+        lines = [*self._lines()]
+        if self.not_covered:
+            lines += ["Not covered:" if self.proved else "Note:", *(f"  {each}" for each in self.not_covered)]
+        return "\n".join(lines)
+
+    @abstractmethod
+    def _lines(self) -> Iterator[str]:
+        """What is proved, for people."""
+
+
 @dataclass(frozen=True, kw_only=True)
-class Guarantee:
+class Guarantee(_Claim):
     """(ε, δ)-differential privacy with everything it depends on, or none and why.
 
     Attributes:
@@ -81,47 +116,28 @@ class Guarantee:
         expect((self.epsilon is None) == bool(self.reason), "either an epsilon or the reason why there is none")
 
     @classmethod
-    def none(cls, reason: str, not_covered: tuple[str, ...] = (), rounds: int = 0) -> Self:
+    def none(cls, reason: str, rounds: int = 0, unit: Unit = Unit.CLIENT) -> Self:
         """Nothing is proved.
 
         Example:
             >>> print(Guarantee.none("no noise was added"))
             none: no noise was added.
         """
-        return cls(epsilon=None, reason=reason.rstrip("."), not_covered=not_covered, rounds=rounds)
-
-    @property
-    def proved(self) -> bool:
-        return self.epsilon is not None
-
-    def excluding(self, *sentences: str) -> Self:
-        """The same guarantee with more that it does not cover, a sentence each; empty ones are left out."""
-        return replace(self, not_covered=(*self.not_covered, *filter(None, sentences)))
-
-    def to_json(self) -> dict[str, object]:
-        """Plain values; `guarantee` is true only if something is proved."""
-        return {"guarantee": self.proved, "kind": self.kind, **asdict(self), "not_covered": list(self.not_covered)}
-
-    def __str__(self) -> str:
-        return "\n".join(self._lines())
+        return cls(epsilon=None, reason=reason.rstrip("."), rounds=rounds, unit=unit)
 
     def _lines(self) -> Iterator[str]:
         if self.epsilon is None:
             yield f"none: {self.reason}."
-        else:
-            yield from self._proved_lines()
-        yield from _not_covered_lines(self)
-
-    def _proved_lines(self) -> Iterator[str]:
+            return
         yield (
             f"(ε = {self.epsilon:.4g}, δ = {self.delta:g})-differential privacy "
-            f"for every {self.unit} ({self.adjacency}), over {_plural(self.rounds, 'round')}, against {self.adversary}."
+            f"for every {self.unit} ({self.adjacency}), over {plural(self.rounds, 'round')}, against {self.adversary}."
         )
         if self.adjacency:
             yield f"{self.adjacency.capitalize()}: {Adjacency(self.adjacency).meaning_for(self.unit)}"
         if self.worst_client is not None:
             yield (
-                f"Worst client: number {self.worst_client}, after {_plural(self.steps, 'step')} with noise; no "
+                f"Worst client: number {self.worst_client}, after {plural(self.steps, 'step')} with noise; no "
                 f"{self.unit} of another client has a larger ε."
             )
         if self.copies > 1:
@@ -132,19 +148,19 @@ class Guarantee:
         if self.server_epsilon is not None:
             yield (
                 f"Against the server, which knows who took part: ε = {self.server_epsilon:.4g} "
-                f"(worst client, {_plural(self.server_rounds, 'round')})."
+                f"(worst client, {plural(self.server_rounds, 'round')})."
             )
         secret = "who took part" if not self.unit.within_client else f"which {self.unit}s a batch contains"
         secrecy = f"; ε assumes that {secret} is secret" * self.amplified
         yield f"Sampling: {self.sampling}{secrecy}. Accountant: {self.accountant}."
         if self.full_rounds:
-            counted = _plural(self.full_rounds, "round")
+            counted = plural(self.full_rounds, "round")
             yield (
                 f"ε counts {counted} as if every client had been drawn, because the noise in shares can reveal how "
                 "many took part."
             )
         if self.retries:
-            repeated = _plural(self.retries, "further attempt")
+            repeated = plural(self.retries, "further attempt")
             yield f"ε includes {repeated} at rounds that failed or were interrupted; what clients sent was charged."
         if self.delta and self.failure >= self.delta / 1000:
             yield f"δ includes {self.failure:.1g} for random cohorts that are too small for secure aggregation."
@@ -152,11 +168,11 @@ class Guarantee:
             negligible = " (negligible)" * (self.noise_error < self.delta / 100)
             yield f"δ includes {self.noise_error:.1g} for imperfect noise sampling{negligible}."
         if self.honest_clients is not None:
-            yield f"It assumes noise from at least {_plural(self.honest_clients, 'honest client')} in every round."
+            yield f"It assumes noise from at least {plural(self.honest_clients, 'honest client')} in every round."
 
 
 @dataclass(frozen=True, kw_only=True)
-class LeakageGuarantee:
+class LeakageGuarantee(_Claim):
     """d-privacy with everything it depends on, or none and why.
 
     Attributes:
@@ -183,10 +199,6 @@ class LeakageGuarantee:
     def __post_init__(self) -> None:
         expect((self.radius is None) == bool(self.reason), "either a public radius or the reason why nothing is proved")
 
-    @property
-    def proved(self) -> bool:
-        return not self.reason
-
     def epsilon_at(self, distance: float) -> float:
         """The total leakage of the client that took part most often, between models at this distance in every round.
 
@@ -194,20 +206,9 @@ class LeakageGuarantee:
             >>> LeakageGuarantee(leakage=2.4, per_round=0.4, radius=0.05, rounds=150).epsilon_at(0.1)
             4.8
         """
-        expect(self.radius is not None, "a public radius: without one, leakage is not defined at any distance")
-        assert self.radius is not None
+        if self.radius is None:
+            raise UserError("Expected a public radius: without one, leakage is not defined at any distance.")
         return self.leakage * distance / self.radius
-
-    def excluding(self, *sentences: str) -> Self:
-        """The same guarantee with more that it does not cover, a sentence each; empty ones are left out."""
-        return replace(self, not_covered=(*self.not_covered, *filter(None, sentences)))
-
-    def to_json(self) -> dict[str, object]:
-        """Plain values; `guarantee` is true only if something is proved."""
-        return {"guarantee": self.proved, "kind": self.kind, **asdict(self), "not_covered": list(self.not_covered)}
-
-    def __str__(self) -> str:
-        return "\n".join(self._lines())
 
     def _lines(self) -> Iterator[str]:
         if self.reason:
@@ -217,36 +218,21 @@ class LeakageGuarantee:
             yield f"d-privacy for every {self.unit}, against {self.adversary}."
             yield f"Leakage between two models within the public radius {self.radius:g}: {self._amounts}."
             yield f"Leakage between two models at distance d: d / {self.radius:g} times as much."
-        yield from _not_covered_lines(self)
 
     @property
     def _amounts(self) -> str:
         return (
             f"{self.per_round:.4g} each time a client takes part, at most {self.leakage:.4g} for any client in "
-            f"{_plural(self.rounds, 'round')}"
+            f"{plural(self.rounds, 'round')}"
         )
 
 
-def _not_covered_lines(guarantee: Guarantee | LeakageGuarantee) -> Iterator[str]:
-    if guarantee.not_covered:
-        yield "Not covered:" if guarantee.proved else "Note:"
-        yield from (f"  {sentence}" for sentence in guarantee.not_covered)
+AnyGuarantee = Guarantee | LeakageGuarantee
 
 
-def _plural(count: int, noun: str) -> str:
+def plural(count: int, noun: str) -> str:
+    """A number with its noun: 1 round, 2 rounds."""
     return f"{count} {noun}{'s' * (count != 1)}"
-
-
-def public_population(population: int) -> str:
-    """That the number of clients is not protected, for the list of what a guarantee does not cover."""
-    return f"The number of clients, {population}, is public."
-
-
-def trusted_sum(reader: str) -> str:
-    """Who is trusted to add up messages that are real numbers, each with a share of the noise, as a sentence."""
-    if reader == "enclave":
-        return "The enclave is trusted: it sees every message, each of which has only a share of the noise."
-    return "Secure aggregation is assumed: a trusted party adds up real numbers."
 
 
 def within_adversary(*, sums: str = "") -> str:

@@ -13,7 +13,7 @@ from typing import Self
 
 from tacit.core import Method, Report
 from tacit.core.prices import TOLERANCE, Unit
-from tacit.privacy.guarantee import LeakageGuarantee, public_population
+from tacit.privacy.guarantee import PUBLIC_POPULATION, LeakageGuarantee
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,7 +106,7 @@ class LeakageAccounting:
         )
         return found.excluding(
             "A radius or noise level that was tuned on the same data is not accounted for.",
-            public_population(self.population),
+            PUBLIC_POPULATION.format(population=self.population),
             "Noise is sampled in floating point; the proof does not consider its rounding.",
             "Held-out clients decide when training stops; nothing is guaranteed for them." if early_stopping else "",
         )

@@ -38,10 +38,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from msgspec import Struct, convert, to_builtins
+
 from tacit.core import Budget
 from tacit.core.prices import Unit
 from tacit.errors import BudgetError, LedgerError, TacitError
-from tacit.privacy.accountants import FAST_PLD, Accountant, Pld, accountant_by_name
+from tacit.privacy.accountants import FAST_PLD, Accountant, accountant_by_name
 from tacit.privacy.ledger_accounts import LedgerAccounts
 from tacit.privacy.ledger_file import LedgerFile
 from tacit.privacy.ledger_head import LedgerHead, LedgerUse, head_file, read_head
@@ -49,6 +51,17 @@ from tacit.privacy.release_json import canonical, charge_from_json, charge_to_js
 from tacit.privacy.unit_accounting import Charge
 
 _FORMAT = 2
+
+
+class _Terms(Struct, tag_field="kind", tag="budget"):
+    """The first row; `id` is random, so that no other ledger has the same one."""
+
+    format: int
+    id: str
+    accountant: str
+    adjacency: str
+    epsilon: float
+    delta: float
 
 
 @dataclass(frozen=True)
@@ -136,7 +149,7 @@ class Ledger:
             LedgerError: another process holds it, it was tampered with, or it has another budget.
             StorageError: it cannot be written.
         """
-        file = LedgerFile.open(Path(path))
+        file = LedgerFile(Path(path))
         try:
             ledger = cls(file)
             with file.errors():
@@ -249,18 +262,13 @@ class Ledger:
 
     def _charge(self, entry: LedgerEntry, after: LedgerAccounts) -> LedgerEntry:
         """Write an entry; `after` are the accounts that include it."""
-        exceeded = self._exceeded(after)
-        if exceeded is not None:
-            raise BudgetError(self._refusal(entry, exceeded))
+        for unit in after.units:
+            if not after[unit].epsilon(self.budget.delta) <= self.budget.epsilon:
+                raise BudgetError(self._refusal(entry, unit))
         self._file.append({"kind": "reserve", **asdict(entry)})
         self._add(entry)
         self.accounts = after
         return entry
-
-    def _exceeded(self, accounts: LedgerAccounts) -> Unit | None:
-        """The unit for which these accounts exceed the budget; None: for none."""
-        limit, delta = self.budget.epsilon, self.budget.delta
-        return next((unit for unit in accounts.units if not accounts[unit].epsilon(delta) <= limit), None)
 
     def _account(self, entries: Iterable[LedgerEntry]) -> LedgerAccounts:
         return LedgerAccounts.of(self._accountant, ((entry.run, entry.charge) for entry in entries))
@@ -309,15 +317,8 @@ class Ledger:
         """Write the first row of a new ledger: its terms."""
         if budget is None:
             raise LedgerError(f"{self.path} is not a ledger yet. Give its budget, epsilon and delta, to create it.")
-        terms = {
-            "format": _FORMAT,
-            "id": secrets.token_hex(16),  # so that no other ledger has the same first row
-            "accountant": accountant.name,
-            "adjacency": accountant.adjacency.value,
-            "epsilon": float(budget.epsilon),
-            "delta": float(budget.delta),
-        }
-        self._file.create({"kind": "budget", **terms})
+        limit, own_id = (float(budget.epsilon), float(budget.delta)), secrets.token_hex(16)
+        self._file.create(to_builtins(_Terms(_FORMAT, own_id, accountant.name, accountant.adjacency.value, *limit)))
 
     def _add(self, entry: LedgerEntry) -> None:
         self._entries[entry.number] = entry
@@ -379,27 +380,19 @@ class Ledger:
         used = self.accounts[unit].epsilon(self.budget.delta)
         rounds = len({each.number[:3] for each in self.entries if unit.within_client or each.unit is unit})
         whose = "" if self.accounts.units == (Unit.CLIENT,) == (entry.unit,) else f" for a {unit}"
+        of_clients = unit.within_client and (not entry.unit.within_client or self.accounts.counts_clients_within)
+        too = f"; what runs that protect clients release counts for a {unit}, too, at twice its distance" * of_clients
         return (
             f"Round {entry.round} of {entry.run} would exceed the budget of {self.budget}{whose}: ε = {used:.4g} is "
-            f"already used, by {rounds} rounds{self._counted(entry, unit)}. Nothing was released."
+            f"already used, by {rounds} rounds{too}. Nothing was released."
         )
-
-    def _counted(self, entry: LedgerEntry, unit: Unit) -> str:
-        """That the account of records counts what is charged to clients, if it does."""
-        of_clients = not entry.unit.within_client or self.accounts.counts_clients_within
-        if not (unit.within_client and of_clients):
-            return ""
-        return f"; what runs that protect clients release counts for a {unit}, too, at twice its distance"
 
 
 def _parse_terms(row: dict[str, object]) -> tuple[Budget, Accountant]:
     """Budget and accountant, from the first row."""
-    match row:
-        case {"kind": "budget", "epsilon": float(epsilon), "delta": float(delta), "format": version}:
-            if version != _FORMAT:
-                raise ValueError(row)
-            accountant = accountant_by_name(str(row["accountant"]), str(row["adjacency"]))
-            if isinstance(accountant, Pld):
-                accountant = replace(accountant, interval=FAST_PLD.interval)
-            return Budget(epsilon, delta), accountant
-    raise ValueError(row)
+    terms = convert(row, _Terms)
+    if terms.format != _FORMAT:
+        raise ValueError(row)
+    accountant = accountant_by_name(terms.accountant, terms.adjacency)
+    fast = replace(FAST_PLD, adjacency=accountant.adjacency)
+    return Budget(terms.epsilon, terms.delta), fast if accountant.name == fast.name else accountant

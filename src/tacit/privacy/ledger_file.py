@@ -5,7 +5,7 @@ import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from tacit.core import files
 from tacit.errors import LedgerError, StorageError, TacitError, WireError
@@ -27,14 +27,9 @@ class LedgerFile:
         path: the file.
     """
 
-    def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
+    def __init__(self, path: Path) -> None:
         self.path, self._chain = path, Chain("ledger")
-        self._connection, self._process = connection, os.getpid()
-
-    @classmethod
-    def open(cls, path: Path) -> Self:
-        """Open or create the file, and lock it."""
-        return cls(path, _connect(path))
+        self._connection, self._process = _connect(path), os.getpid()
 
     def close(self) -> None:
         """Release the file. A forked process holds no lock, so that this does nothing there."""

@@ -6,7 +6,7 @@ small file beside the ledger after every row, and in the manifest of every run t
 """
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from tacit.core import Budget, files
 from tacit.core.prices import Unit
 from tacit.core.serialization import Source, read_json, write_json
 from tacit.errors import LedgerError
+from tacit.privacy.guarantee import plural
 
 SUFFIX, _LENGTH = ".head", 256
 NOTHING = "Nothing was released."
@@ -77,28 +78,16 @@ class LedgerUse:
     runs: int
 
     def __str__(self) -> str:
-        used = " and ".join(self._used) or f"ε = 0 of {self._limit}"
+        limit = f"{self.budget.epsilon:g} at δ = {self.budget.delta:g}"
+        known = {unit: epsilon for unit, epsilon in self.epsilons.items() if epsilon is not None}
+        whose = {unit: "" if [*self.epsilons] == [Unit.CLIENT] else f" for every {unit}" for unit in known}
+        used = [f"ε = {epsilon:.4g} of {limit}{whose[unit]}" for unit, epsilon in known.items()]
         return (
-            f"Ledger {self.path}: {used} is used by all runs together "
-            f"({_plural(self.runs, 'run')}, {_plural(self.rounds, 'round')}).{self._of_clients}"
+            f"Ledger {self.path}: {' and '.join(used) or f'ε = 0 of {limit}'} is used by all runs together "
+            f"({plural(self.runs, 'run')}, {plural(self.rounds, 'round')})."
+            + f" {NO_CLIENTS}"
+            * (self.epsilons.get(Unit.CLIENT, 0.0) is None)
         )
-
-    @property
-    def _limit(self) -> str:
-        return f"{self.budget.epsilon:g} at δ = {self.budget.delta:g}"
-
-    @property
-    def _used(self) -> Iterator[str]:
-        for unit, epsilon in self.epsilons.items():
-            if epsilon is not None:
-                whose = "" if len(self.epsilons) == 1 and unit is Unit.CLIENT else f" for every {unit}"
-                yield f"ε = {epsilon:.4g} of {self._limit}{whose}"
-
-    @property
-    def _of_clients(self) -> str:
-        if self.epsilons.get(Unit.CLIENT, 0.0) is not None:
-            return ""
-        return f" {NO_CLIENTS}"
 
     def to_json(self) -> dict[str, object]:
         return {**asdict(self), "path": str(self.path), "epsilons": {**self.epsilons}}
@@ -130,10 +119,5 @@ def read_head(path: Path) -> LedgerHead | None:
     if not file.exists():
         return None
     advice = f"Restore the newest copy of both, {path.name} and {file.name}. {NOTHING}"
-    return read_json(
-        files.read(file, error=LedgerError), LedgerHead, Source(label=str(file), error=LedgerError, advice=advice)
-    )
-
-
-def _plural(count: int, noun: str) -> str:
-    return f"{count} {noun}{'s' * (count != 1)}"
+    source = Source(label=str(file), error=LedgerError, advice=advice)
+    return read_json(files.read(file, error=LedgerError), LedgerHead, source)

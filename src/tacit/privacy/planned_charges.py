@@ -1,17 +1,16 @@
 """What a method's rounds release about each unit, before they are played: charges, allowed rounds, and noise to add."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import cache
-from itertools import islice
+from functools import cache, partial
 from typing import TypeVar
 
 from scipy.optimize import brentq
 from scipy.stats import binom
 
 from tacit.core import Budget, Method, Turnout
-from tacit.core.prices import ClientUnits, Release, Repeated, Unit
+from tacit.core.prices import ClientUnits, Release, Unit
 from tacit.errors import BudgetError, expect
 from tacit.privacy.accountants import Accountant, Accounting, Rdp, default_accountant, max_rounds
 from tacit.privacy.cohorts import check_cohorts, failure
@@ -34,7 +33,8 @@ def charge_of(
         release = release_of(method, len(units.sizes), index, turnout)
         return Charge.of_clients(_noisy(release, index))
     sizes = {units.sizes[client] for client in cohort}
-    prices = {size: _noisy(_within(method, units.unit, size, turnout), index) for size in sizes}
+    known = {size: method.terms.price(units.unit, samples=size, turnout=turnout) for size in sizes}
+    prices = {size: _noisy(None if price is None else price.accounted, index) for size, price in known.items()}
     clients = {client: prices[units.sizes[client]] for client in cohort}
     return Charge(units.unit, clients, units.copies, summed=method.terms.record_bound is not None)
 
@@ -43,12 +43,6 @@ def _noisy(found: _T | None, index: int) -> _T:
     if found is None:
         raise BudgetError(f"Round {index + 1} has no noise at all: no honest client delivered. Nothing was released.")
     return found
-
-
-def _within(method: Method, unit: Unit, size: int, turnout: Turnout | None) -> Repeated | None:
-    """What a round releases about a unit of a client that has so many."""
-    price = method.terms.price(unit, samples=size, turnout=turnout)
-    return None if price is None else price.accounted
 
 
 def release_of(method: Method, population: int, index: int, turnout: Turnout | None = None) -> Release | None:
@@ -110,28 +104,26 @@ def rounds_allowed(method: Method, units: ClientUnits) -> int:
     if tight is not None:
         found, advice = 1, "use more noise or smaller cohorts"
     for accountant in (tight,) if tight is None else (Rdp(tight.adjacency), tight):  # the fast one gives a first guess
-        found = max_rounds(_fits(method, units, budget, accountant), max(found, 1))
+        found = max_rounds(partial(_fits, method, units, accountant), max(found, 1))
     expect(found >= 1, f"a budget of {budget} that allows a round", f"Not even the first round fits: {advice}.")
     return found
 
 
-def _fits(method: Method, units: ClientUnits, budget: Budget, accountant: Accountant | None) -> Callable[[int], bool]:
-    """Whether so many rounds are within the method's and within the budget."""
-
-    def fits(rounds: int) -> bool:
-        if rounds > method.rounds:
-            return False
-        if accountant is None:
-            return _after(method, units, rounds).epsilon(budget.delta) <= budget.epsilon
-        releases = islice(_releases(method, len(units.sizes)), rounds)
-        return Accounting.of(accountant, releases).epsilon(budget.delta) <= budget.epsilon
-
-    return fits
+def _fits(method: Method, units: ClientUnits, accountant: Accountant | None, rounds: int) -> bool:
+    """Whether so many rounds are within the method's and within its budget."""
+    budget = method.budget
+    assert budget is not None  # without one, nobody asks
+    if rounds > method.rounds:
+        return False
+    if accountant is None:
+        return _after(method, units, rounds).epsilon(budget.delta) <= budget.epsilon
+    releases = _releases(method, len(units.sizes), rounds)
+    return Accounting.of(accountant, releases).epsilon(budget.delta) <= budget.epsilon
 
 
-def _releases(method: Method, population: int) -> Iterator[Release]:
-    """What each round releases about a client."""
-    return (_noisy(release_of(method, population, index), index) for index in range(method.rounds))
+def _releases(method: Method, population: int, rounds: int) -> Iterator[Release]:
+    """What each of the first rounds releases about a client."""
+    return (_noisy(release_of(method, population, index), index) for index in range(rounds))
 
 
 def _after(method: Method, units: ClientUnits, rounds: int) -> UnitAccounting:
@@ -161,11 +153,14 @@ def calibrate(method: Method, units: ClientUnits) -> Method:
         check_cohorts(method, population)
         one = method.sized(1.0, unit)
         accountant = accountant_for(one, population)
-        release = replace(next(_releases(one, population)), distance=0.0, failure=0.0)  # they are counted below
+        release = replace(
+            _noisy(release_of(one, population, 0), 0), distance=0.0, failure=0.0
+        )  # they are counted below
         start = CohortSampling(method.sampler, population, release).noise_for(budget, method.rounds, accountant)
 
         def epsilon(noise: float) -> float:
-            return Accounting.of(accountant, _releases(method.sized(noise, unit), population)).epsilon(budget.delta)
+            releases = _releases(method.sized(noise, unit), population, method.rounds)
+            return Accounting.of(accountant, releases).epsilon(budget.delta)
 
     return method.sized(enough_noise(start, epsilon, budget), unit)
 

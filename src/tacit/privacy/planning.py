@@ -63,9 +63,9 @@ class CohortSampling:
         def excess(noise: float) -> float:
             return self.epsilon(noise, rounds, budget.delta, accountant) - budget.epsilon
 
-        faster = _faster(accountant)
-        start = self.noise_for(budget, rounds, faster.accountant) if faster else 1.0
-        low, high = bracket(excess, start, faster.factor if faster else 2.0)
+        faster, factor = _faster(accountant)
+        start = 1.0 if faster is None else self.noise_for(budget, rounds, faster)
+        low, high = bracket(excess, start, factor)
         root = float(brentq(excess, low, high, rtol=_PRECISION / 4))
         candidates = (min(high, root * (1 + _PRECISION * step / 4)) for step in count())
         return next(noise for noise in candidates if excess(noise) <= 0)
@@ -73,8 +73,8 @@ class CohortSampling:
     def rounds_within(self, budget: Budget, noise: float, accountant: Accountant) -> int:
         """How many rounds with this noise multiplier stay within the budget; at most `MAX_FOUND_ROUNDS`."""
         check_noise(noise)
-        faster = _faster(accountant)
-        guess = self.rounds_within(budget, noise, faster.accountant) if faster else 1
+        faster, _ = _faster(accountant)
+        guess = 1 if faster is None else self.rounds_within(budget, noise, faster)
         return max_rounds(lambda rounds: self.epsilon(noise, rounds, budget.delta, accountant) <= budget.epsilon, guess)
 
     def _with_suitable_grid(self, accountant: Accountant, noise: float, rounds: int, delta: float) -> Accountant:
@@ -87,20 +87,13 @@ class CohortSampling:
         return replace(accountant, interval=accountant.interval * max(min(1.0, expected / 0.1), expected / 10))
 
 
-@dataclass(frozen=True)
-class _Faster:
-    """An accountant whose result is a good first guess, and the factor by which its noise may be off."""
-
-    accountant: Accountant
-    factor: float
-
-
-def _faster(accountant: Accountant) -> _Faster | None:
+def _faster(accountant: Accountant) -> tuple[Accountant | None, float]:
+    """An accountant whose result is a good first guess, if there is one; and by which factor its noise may be off."""
     if not isinstance(accountant, Pld):
-        return None
+        return None, 2.0
     if accountant.interval < FAST_PLD.interval:
-        return _Faster(replace(accountant, interval=FAST_PLD.interval), 1.0005)
-    return _Faster(Rdp(accountant.adjacency), 1.2)
+        return replace(accountant, interval=FAST_PLD.interval), 1.0005
+    return Rdp(accountant.adjacency), 1.2
 
 
 def check_noise(noise: float) -> None:

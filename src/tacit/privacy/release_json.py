@@ -1,28 +1,78 @@
 """Releases as JSON with a fixed schema, for the ledger: nothing is unpickled, and no text names a class."""
 
 import json
-from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta, Struct
 
 from tacit.core.prices import Gaussian, Release, Repeated, Sampling, Unit, Zcdp
 from tacit.errors import UserError
 from tacit.privacy.unit_accounting import ANYONE, Charge
 
+_Count = Annotated[int, Meta(ge=1)]
+_USUAL = {"constant": True, "failure": 0.0}  # values that most releases have, and that are left out
+
+
+class _Gaussian(Struct, tag_field="kind", tag="gaussian"):
+    noise: float
+
+    def read(self) -> Gaussian:
+        return Gaussian(self.noise)
+
+
+class _Zcdp(Struct, tag_field="kind", tag="zcdp"):
+    rho: float
+    xi: float
+
+    def read(self) -> Zcdp:
+        return Zcdp(self.rho, self.xi)
+
+
+class _Release(Struct, tag_field="kind", tag="release"):
+    loss: _Gaussian | _Zcdp
+    distance: float
+    sampling: Sampling
+    constant: bool = True
+    failure: float = 0.0
+
+    def read(self) -> Release:
+        loss = self.loss.read()
+        return Release(loss, self.distance, self.sampling, constant=self.constant, failure=self.failure)
+
+
+class _Group(Struct):
+    clients: list[Annotated[int, Meta(ge=ANYONE)]]
+    count: _Count
+    event: _Release
+
+
+class _Charge(Struct):
+    kind: str
+    groups: list[_Group]
+    copies: _Count = 1
+    summed: bool = False
+
 
 def to_json(release: Release) -> dict[str, object]:
-    """A release as plain values; `from_json` is the inverse. Values that most releases have are left out."""
-    unusual = {name: getattr(release, name) for name, usual in _USUAL.items() if getattr(release, name) != usual}
+    """A release as plain values; `from_json` is the inverse."""
+    loss = release.loss
+    of_gaussian = {"kind": "gaussian", "noise": float(loss.noise_multiplier)} if isinstance(loss, Gaussian) else None
     return {
-        **unusual,
+        **{name: getattr(release, name) for name, usual in _USUAL.items() if getattr(release, name) != usual},
         "kind": "release",
-        "loss": _loss_to_json(release.loss),
+        "loss": of_gaussian or {"kind": "zcdp", "rho": float(loss.rho), "xi": float(loss.xi)},
         "distance": float(release.distance),
         "sampling": {"kind": release.sampling.kind, "rate": float(release.sampling.rate)},
     }
 
 
-_ADVICE = "Use the version of Tacit that wrote it."
-_USUAL = {"constant": True, "failure": 0.0}
+def from_json(data: Any) -> Release:
+    """The release that `to_json` described; raises `UserError` for anything else."""
+    try:
+        return msgspec.convert(data, _Release).read()
+    except (ValueError, msgspec.ValidationError) as error:
+        raise _refused("a release", data) from error
 
 
 def charge_to_json(charge: Charge) -> dict[str, object]:
@@ -42,76 +92,23 @@ def charge_to_json(charge: Charge) -> dict[str, object]:
 
 def charge_from_json(data: Any, unit: Unit) -> Charge:
     """The charge for this unit that `charge_to_json` described; raises `UserError` for anything else."""
+    clients: dict[int, Repeated] = {}
     try:
-        if data["kind"] != f"{unit}s":
-            raise ValueError(data)
-        charged = {client: repeated for group in data["groups"] for client, repeated in _read_group(group).items()}
-        copies, summed = _positive_int(data.get("copies", 1)), _flag(data, "summed", usual=False)
-        return Charge(unit, charged, copies, summed)
-    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
-        raise UserError(
-            f"Expected the description of a charge for {unit}s, got {str(data)[:200]}. {_ADVICE}"
-        ) from error
+        found = msgspec.convert(data, _Charge)
+        if found.kind != f"{unit}s":
+            raise ValueError(found.kind)
+        for group in found.groups:
+            clients |= dict.fromkeys(group.clients, Repeated(group.event.read(), group.count))
+        return Charge(unit, clients, found.copies, found.summed)
+    except (ValueError, msgspec.ValidationError) as error:
+        raise _refused(f"a charge for {unit}s", data) from error
 
 
-def _read_group(group: Any) -> dict[int, Repeated]:
-    repeated = Repeated(_read(group["event"]), _positive_int(group["count"]))
-    clients = group["clients"]
-    if any(type(client) is not int or client < ANYONE for client in clients):
-        raise ValueError(clients)
-    return dict.fromkeys(clients, repeated)
-
-
-def _loss_to_json(loss: Gaussian | Zcdp) -> dict[str, object]:
-    match loss:
-        case Gaussian(noise):
-            return {"kind": "gaussian", "noise": float(noise)}
-        case Zcdp(rho, xi):
-            return {"kind": "zcdp", "rho": float(rho), "xi": float(xi)}
-
-
-def from_json(data: Any) -> Release:
-    """The release that `to_json` described; raises `UserError` for anything else."""
-    try:
-        return _read(data)
-    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
-        raise UserError(f"Expected the description of a release, got {str(data)[:200]}. {_ADVICE}") from error
+def _refused(what: str, data: Any) -> UserError:
+    advice = "Use the version of Tacit that wrote it."
+    return UserError(f"Expected the description of {what}, got {str(data)[:200]}. {advice}")
 
 
 def canonical(value: object) -> str:
     """Canonical JSON text of a plain value: sorted keys, no spaces, no NaN."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=True)
-
-
-def _read(data: Any) -> Release:
-    if data["kind"] != "release":
-        raise ValueError(data)
-    return Release(
-        _loss(data["loss"]),
-        float(data["distance"]),
-        Sampling(data["sampling"]["kind"], float(data["sampling"]["rate"])),
-        constant=_flag(data, "constant", usual=True),
-        failure=float(data.get("failure", 0.0)),
-    )
-
-
-def _loss(data: Any) -> Gaussian | Zcdp:
-    match data["kind"]:
-        case "gaussian":
-            return Gaussian(float(data["noise"]))
-        case "zcdp":
-            return Zcdp(float(data["rho"]), float(data["xi"]))
-    raise ValueError(data)
-
-
-def _flag(data: Mapping[str, Any], name: str, *, usual: bool) -> bool:
-    value = data.get(name, usual)
-    if not isinstance(value, bool):
-        raise TypeError(value)
-    return value
-
-
-def _positive_int(value: object) -> int:
-    if type(value) is not int or value < 1:  # True is not a count
-        raise ValueError(value)
-    return value

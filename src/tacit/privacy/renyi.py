@@ -11,7 +11,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -24,63 +23,42 @@ Array = npt.NDArray[np.float64]
 MIN_INTEGRAL_NOISE = 0.1  # below it an integral would need a very fine grid
 
 
-class Conversion(Protocol):
-    """From divergences at all orders to (ε, δ)."""
-
-    def epsilon(self, orders: Array, divergences: Array, delta: float) -> float:
-        """The smallest ε at this δ."""
-        ...
-
-    def delta(self, orders: Array, divergences: Array, epsilon: float) -> float:
-        """The smallest δ at this ε."""
-        ...
-
-
-@dataclass(frozen=True)
-class ClassicConversion:
-    """ε = min over α of D_α − ln δ / (α − 1). Reference: Mironov 2017, Proposition 3."""
-
-    def epsilon(self, orders: Array, divergences: Array, delta: float) -> float:
-        return max(0.0, float((divergences - math.log(delta) / (orders - 1)).min()))
-
-    def delta(self, orders: Array, divergences: Array, epsilon: float) -> float:
-        return math.exp(min(0.0, float(((orders - 1) * (divergences - epsilon)).min())))
-
-
-@dataclass(frozen=True)
-class ImprovedConversion:
-    """The conversion of `dp_accounting`. Reference: Canonne, Kamath, Steinke 2020, Proposition 12."""
-
-    def epsilon(self, orders: Array, divergences: Array, delta: float) -> float:
-        return float(dp_rdp.compute_epsilon(orders, divergences, delta)[0])
-
-    def delta(self, orders: Array, divergences: Array, epsilon: float) -> float:
-        return float(dp_rdp.rdp_privacy_accountant.compute_delta(orders, divergences, epsilon)[0])
-
-
 @dataclass(frozen=True, eq=False)
 class RenyiComposition:
-    """Composed releases as Rényi divergences, which add up order by order."""
+    """Composed releases as Rényi divergences, which add up order by order.
+
+    `classic` is the conversion ε = min over α of D_α − ln δ / (α − 1) (Mironov 2017, Proposition 3); otherwise it is
+    that of `dp_accounting` (Canonne, Kamath, Steinke 2020, Proposition 12).
+    """
 
     adjacency: Adjacency
     orders: tuple[float, ...]
-    conversion: Conversion
     divergences: Array
+    classic: bool = False
 
     def compose(self, release: Release, count: int = 1) -> "RenyiComposition":
+        """The composition with `count` more of this release."""
         release.check_proved(self.adjacency)
         total = self.divergences + count * _divergences(release, self.adjacency, self.orders)
         return replace(self, divergences=total)
 
     def epsilon(self, delta: float) -> float:
-        if not self.divergences.any():
+        """The ε at this δ; infinite if nothing is proved."""
+        orders, divergences = np.array(self.orders), self.divergences
+        if not divergences.any():
             return 0.0
-        return self.conversion.epsilon(np.array(self.orders), self.divergences, delta)
+        if self.classic:
+            return max(0.0, float((divergences - math.log(delta) / (orders - 1)).min()))
+        return float(dp_rdp.compute_epsilon(orders, divergences, delta)[0])
 
     def delta(self, epsilon: float) -> float:
-        if not self.divergences.any():
+        """The δ at this ε."""
+        orders, divergences = np.array(self.orders), self.divergences
+        if not divergences.any():
             return 0.0
-        return self.conversion.delta(np.array(self.orders), self.divergences, epsilon)
+        if self.classic:
+            return math.exp(min(0.0, float(((orders - 1) * (divergences - epsilon)).min())))
+        return float(dp_rdp.rdp_privacy_accountant.compute_delta(orders, divergences, epsilon)[0])
 
 
 @lru_cache(maxsize=1024)

@@ -5,11 +5,12 @@ import io
 import safetensors.torch
 import torch
 
+from tacit.engine.layout import make_model
 from tacit.errors import StorageError
 from tacit.report.run_data import RunData
 from tacit.runs.model_export import ExportedModel, as_onnx, as_program, choose_model
 from tacit.runs.round_logs import LogHeader, RoundLog
-from tacit.runs.saved_model import load, read_tensors, rebuilt_model, rebuilt_task, tensors_of
+from tacit.runs.saved_model import load, read_tensors, rebuilt_task, tensors_of
 
 GRAPHS = {"onnx": as_onnx, "torch-export": as_program}
 
@@ -50,6 +51,6 @@ def _exported(run: RunData, number: int, models: int, *, trusted: bool) -> Expor
     tensors = tensors_of(read_tensors(run.path), number, models)
     instead = "Export it there, with run.export('model.onnx')."
     task = rebuilt_task(run.path, run.manifest, instead, trusted=trusted)
-    adapted = rebuilt_model(task, run.manifest)
+    adapted = make_model(task, run.manifest.seed)
     load(adapted, tensors, run.path)
     return ExportedModel(adapted, task, run.manifest.caveat)

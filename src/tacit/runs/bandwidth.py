@@ -63,11 +63,6 @@ class Bandwidth:
         """Bytes that one client sent and received."""
         return self.sent.get(client, 0), self.received.get(client, 0)
 
-    def __add__(self, other: "Bandwidth") -> "Bandwidth":
-        names = [*self.phases, *(name for name in other.phases if name not in self.phases)]
-        phases = {name: self.phases.get(name, Traffic()) + other.phases.get(name, Traffic()) for name in names}
-        return Bandwidth(_merged(self.sent, other.sent), _merged(self.received, other.received), phases)
-
 
 def cost(values: int, rounds: int, rate: float) -> float:
     """The cost per client and direction by the usual formula of papers: values · 4 bytes · rounds · rate.
@@ -144,9 +139,3 @@ class Savings:
         """
         full = messages * frames.size({frames.Part.WEIGHTS: weights})
         return cls(*(full / sent if sent else 1.0 for sent in (bandwidth.up, bandwidth.down)))
-
-
-def _merged(one: Mapping[int, int], other: Mapping[int, int]) -> dict[int, int]:
-    total = Counter(one)
-    total.update(other)
-    return dict(total)

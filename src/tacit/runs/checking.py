@@ -13,11 +13,11 @@ Of a codec that is bounded for records (`bounded_for`) a row moves no further th
 not read the data. A failed trial is a violation. A passed one proves nothing.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from math import sqrt
-from types import MappingProxyType
 
 import torch
 from torch import Tensor, nn
@@ -100,8 +100,7 @@ def check(piece: object) -> Check:
             f"Expected a sampler, trainer, codec, mechanism, aggregator or server, got {type(piece).__name__}. "
             "Make it a subclass of its Protocol in tacit.core.interfaces."
         )
-    trials = list(_guarded(_TRIALS[slot](piece)))
-    return Check(type(piece).__name__, slot, len(trials), tuple(dict.fromkeys(filter(None, trials))))
+    return _tried(type(piece).__name__, slot, _TRIALS[slot](piece))
 
 
 def check_method(method: Method) -> tuple[Check, ...]:
@@ -119,14 +118,24 @@ def check_method(method: Method) -> tuple[Check, ...]:
     sized = method.sized(1.0)
     own = {part.slot for part in method.terms.own_parts}
     pieces = tuple(check(getattr(sized, slot)) for slot in _TRIALS if slot in own)
-    trials = list(_guarded(_try_method(sized)))
-    return *pieces, Check(method.name, "method", len(trials), tuple(dict.fromkeys(filter(None, trials))))
+    return *pieces, _tried(method.name, "method", _try_method(sized))
+
+
+def _tried(name: str, slot: str, trials: Iterator[str]) -> Check:
+    """The result of these trials; an exception of the piece is their last violation."""
+    found: list[str] = []
+    try:
+        for violation in trials:
+            found += [violation]
+    except Exception as error:  # whatever code of one's own raises
+        found += [f"It raises {type(error).__name__}: {error}"]
+    return Check(name, slot, len(found), tuple(dict.fromkeys(filter(None, found))))
 
 
 def _try_method(method: Method) -> Iterator[str]:
     """The method on a small task; cohorts, rounds and budget are those of a trial."""
     population = _population()
-    task = Task(model=_trial_model, clients=population, public=population[0], test_overlap="intended")
+    task = Task(model=partial(_module, 128), clients=population, public=population[0], test_overlap="intended")
     tried = replace(method, rounds=2, budget=None, patience=None, sampler=Everyone())
     states = [list(simulate(tried, task, seed=1, workers=workers, noise="seeded")) for workers in (1, 1, 2)]
     weights = [runs[-1][0].weights for runs in states]
@@ -137,8 +146,9 @@ def _try_method(method: Method) -> Iterator[str]:
     yield "" if all(isinstance(value, Tensor) for value in memory.values()) else "State.memory holds more than tensors."
 
 
-def _trial_model() -> nn.Module:
-    return nn.Sequential(nn.Linear(_INPUTS, 128), nn.Tanh(), nn.Linear(128, _CLASSES))
+def _module(width: int, *, bias: bool = True) -> nn.Module:
+    layers = nn.Linear(_INPUTS, width, bias=bias), nn.Tanh(), nn.Linear(width, _CLASSES, bias=bias)
+    return nn.Sequential(*layers)
 
 
 def check_declared(method: Method) -> None:
@@ -154,14 +164,6 @@ def check_declared(method: Method) -> None:
                 f"{method.name}: {part} declares sensitivity={part.sensitivity:g}, but a trial failed: "
                 f"{found.violations[0]} Correct it, or leave the declaration out: then nothing is claimed."
             )
-
-
-def _guarded(trials: Iterator[str]) -> Iterator[str]:
-    """The trials, with an exception of the piece as their last violation."""
-    try:
-        yield from trials
-    except Exception as error:  # whatever code of one's own raises
-        yield f"It raises {type(error).__name__}: {error}"
 
 
 def _try_sampler(sampler: Sampler) -> Iterator[str]:
@@ -204,7 +206,7 @@ def _try_trainer(trainer: Trainer) -> Iterator[str]:
 
 def _rows(trainer: Trainer, population: Population, clients: list[int] | None = None) -> Tensor:
     torch.manual_seed(0)
-    module = nn.Sequential(nn.Linear(_INPUTS, 5), nn.Tanh(), nn.Linear(5, _CLASSES))
+    module = _module(5)
     numbers = torch.arange(_CLIENTS) if clients is None else torch.tensor(clients)
     wave = StackedClients(numbers, population, AutoLearner(module, CrossEntropy()))
     weights = Layout.of(module).flatten(module)
@@ -217,10 +219,8 @@ def _population(hostile: float | None = None) -> Population:
     generator = torch.Generator().manual_seed(1)
     clients = []
     for client in range(_CLIENTS):
-        x, y = (
-            torch.randn(_SAMPLES, _INPUTS, generator=generator),
-            torch.randint(_CLASSES, (_SAMPLES,), generator=generator),
-        )
+        x = torch.randn(_SAMPLES, _INPUTS, generator=generator)
+        y = torch.randint(_CLASSES, (_SAMPLES,), generator=generator)
         clients.append((x * hostile, y.flip(0)) if client == 0 and hostile is not None else (x, y))
     return Population.of(clients)
 
@@ -254,7 +254,7 @@ def _record_violation(codec: Codec, rows: Tensor, view: View) -> str:
 
 def _try_mechanism(mechanism: Mechanism) -> Iterator[str]:
     price = mechanism.price(0).accounted
-    layout = Layout.of(_layered())
+    layout = Layout.of(_module(10, bias=False))
     state = State(0, torch.zeros(layout.dim), layers=layout.sizes, shapes=layout.shapes)
     state = mechanism.prepare(state, lambda _: DenseRows(torch.full((1, layout.dim), 0.1)))
     for factor in _HOSTILE:
@@ -275,16 +275,12 @@ def _reading_violation(mechanism: Mechanism, state: State) -> str:
     return "" if torch.equal(one, other) else "It is declared to be bounded for records, but reads their data."
 
 
-def _longest(mechanism: Mechanism) -> float:
-    """How often the bound fits into the longest row: more than once where it is that of one record."""
-    record, row = mechanism.record_bound, mechanism.row_bound
-    return 1.0 if record is None or row is None else row / record
-
-
 def _bounded(mechanism: Mechanism, state: State, rows: Tensor) -> Iterator[str]:
     bounded, calm = _before_sum(mechanism, state, rows), _before_sum(mechanism, state, torch.zeros_like(rows))
     reach = _size(bounded.messages.rows.dense() - calm.messages.rows.dense(), bounded.bound)
-    within = bool((reach <= _longest(mechanism) + _TOLERANCE).all())
+    record, row = mechanism.record_bound, mechanism.row_bound
+    longest = 1.0 if record is None or row is None else row / record  # times the bound, where it is that of one record
+    within = bool((reach <= longest + _TOLERANCE).all())
     yield "" if within else f"A row is {float(reach.max()):.3g} times as long as its bound."
     same = bounded.bound.values == calm.bound.values
     yield "" if same else "The bound depends on the rows of the round."
@@ -295,13 +291,9 @@ def _before_sum(
 ) -> BoundedMessages:
     """The clients' side and the server's side before the sum, with the noise of one draw."""
     now, messages = _now(draw), Messages(torch.arange(len(rows)), DenseRows(rows))
-    wave = StackedClients(messages.clients, _population(hostile), AutoLearner(_layered(), CrossEntropy()))
+    wave = StackedClients(messages.clients, _population(hostile), AutoLearner(_module(10, bias=False), CrossEntropy()))
     sent = mechanism.at_client(messages, View(state.weights, mechanism.broadcast_parts(state)), wave, now)
     return mechanism.before_sum(sent, state)
-
-
-def _layered() -> nn.Module:
-    return nn.Sequential(nn.Linear(_INPUTS, 10, bias=False), nn.Tanh(), nn.Linear(10, _CLASSES, bias=False))
 
 
 def _noise_violation(mechanism: Mechanism, state: State, price: Release) -> str:
@@ -311,7 +303,7 @@ def _noise_violation(mechanism: Mechanism, state: State, price: Release) -> str:
         bounded = _before_sum(mechanism, state, zeros, draw)
         total = mechanism.after_sum(Mean().combine(bounded, state), _now(draw))
         sums.append(total.total.double() / total.bound.per_coordinate(total.total).double())
-    declared = _multiplier(price) * (1 - 0.05)
+    declared = (1 - 0.05) / sqrt(2 * price.loss.rho)
     noise, scale = torch.stack(sums), sqrt(len(bounded.bound.values))
     overall = float(noise.square().mean().sqrt())
     enough = overall >= declared * scale * (1 - SIGMAS / sqrt(2 * noise.numel()))
@@ -320,10 +312,6 @@ def _noise_violation(mechanism: Mechanism, state: State, price: Release) -> str:
     if enough and everywhere:
         return ""
     return f"The noise of a sum is {min(overall, least):.3g} times the bound, but its price declares {declared:.3g}."
-
-
-def _multiplier(price: Release) -> float:
-    return 1 / sqrt(2 * price.loss.rho)
 
 
 def _size(rows: Tensor, bound: Bound) -> Tensor:
@@ -363,16 +351,14 @@ def _try_server(server: ServerUpdate) -> Iterator[str]:
     yield "" if torch.equal(state.weights, torch.ones(7)) else "It changes the state that it was given."
 
 
-_TRIALS: MappingProxyType[str, Callable[..., Iterator[str]]] = MappingProxyType(
-    {
-        "sampler": _try_sampler,
-        "trainer": _try_trainer,
-        "codec": _try_codec,
-        "mechanism": _try_mechanism,
-        "aggregator": _try_aggregator,
-        "server": _try_server,
-    }
-)
+_TRIALS: Mapping[str, Callable[..., Iterator[str]]] = {
+    "sampler": _try_sampler,
+    "trainer": _try_trainer,
+    "codec": _try_codec,
+    "mechanism": _try_mechanism,
+    "aggregator": _try_aggregator,
+    "server": _try_server,
+}
 
 
 def _close(one: Tensor, other: Tensor) -> bool:

@@ -4,9 +4,11 @@ import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Annotated
 
 import safetensors.torch
 import torch
+from msgspec import Meta, convert
 from safetensors import safe_open
 from torch import Tensor
 
@@ -42,9 +44,7 @@ def read(path: Path) -> State | None:
             metadata = json.loads((file.metadata() or {})["tacit"])
             names = list(file.keys())
             tensors = {name: file.get_tensor(name).clone() for name in names}
-        rounds = metadata["round"]
-        if type(rounds) is not int or not 0 <= rounds <= MAX_ROUNDS:
-            raise ValueError(f"round {rounds}")
+        rounds = convert(metadata["round"], Annotated[int, Meta(ge=0, le=MAX_ROUNDS)])
         intact = _digest(rounds, tensors) == metadata["sha256"]
         weights = tensors.pop("weights")
     except Exception:  # of a parser of foreign bytes: SafetensorError, KeyError, RecursionError and others

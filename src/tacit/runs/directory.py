@@ -44,7 +44,7 @@ from tacit.core.serialization import Source, read_json, write_json
 from tacit.data import Encoding
 from tacit.data.encoding import ENCODING
 from tacit.errors import LedgerError, RunError
-from tacit.privacy.guarantee import Guarantee, LeakageGuarantee
+from tacit.privacy.guarantee import AnyGuarantee
 from tacit.privacy.leakage import LeakageAccounting
 from tacit.privacy.ledger_head import SUFFIX, LedgerHead
 from tacit.runs import checkpoint, guarantee_file, key_file
@@ -75,11 +75,7 @@ class RunDirectory:
     """
 
     def __init__(
-        self,
-        path: Path,
-        manifest: Manifest,
-        created: Sequence[Path] | None = None,
-        ratchet: Ratchet | None = None,
+        self, path: Path, manifest: Manifest, created: Sequence[Path] | None = None, ratchet: Ratchet | None = None
     ) -> None:
         self.path, self.manifest, self._created, self.ratchet = path, manifest, created, ratchet
         self.state: State | None = None
@@ -147,14 +143,14 @@ class RunDirectory:
         """The run stops here and may be resumed."""
         self.checkpoint(state)
         self._write_leakage(leakage)
-        self._write_status(status)
+        self._write_manifest(replace(self.manifest, status=status))
 
     def finish(
         self,
         state: State,
         model: Mapping[str, Tensor],
         leakage: LeakageAccounting | None = None,
-        guarantees: Mapping[Unit, Guarantee | LeakageGuarantee] | None = None,
+        guarantees: Mapping[Unit, AnyGuarantee] | None = None,
     ) -> None:
         """The run is finished: write its last state, model, leakage, guarantees and status."""
         self.checkpoint(state)
@@ -165,7 +161,7 @@ class RunDirectory:
         metadata = {"caveat": self.manifest.caveat} if self.manifest.caveat else None
         files.write(self.path / MODEL, safetensors.torch.save(tensors, metadata), private=True)
         self._erase_key()
-        self._write_status("finished")
+        self._write_manifest(replace(self.manifest, status="finished"))
 
     def ledger_for(self, method: Method, *, repeats: bool = False) -> Path | None:
         """The run's own ledger, which is used unless a shared one is given; None: it needs none.
@@ -240,9 +236,6 @@ class RunDirectory:
         head = None if self._ledger is None else self._ledger.head
         if head not in (None, self.manifest.ledger):
             self._write_manifest(replace(self.manifest, ledger=head))
-
-    def _write_status(self, status: Status) -> None:
-        self._write_manifest(replace(self.manifest, status=status))
 
     def _write_manifest(self, manifest: Manifest) -> None:
         self.manifest = manifest
@@ -326,9 +319,7 @@ def read_encoding(path: Path, manifest: Manifest) -> Encoding:
 
 def read_rounds(path: Path) -> tuple[Report, ...]:
     """The rounds that were written so far; an incomplete last line is ignored."""
-    lines = files.read(path / ROUNDS, error=RunError, limit=MAX_HISTORY).splitlines(keepends=True)
-    complete = lines[:-1] if lines and not lines[-1].endswith(b"\n") else lines
-    return _parse_lines(complete, path / ROUNDS)
+    return RoundsReader(path).read()[1]
 
 
 class RoundsReader:
@@ -353,16 +344,12 @@ class RoundsReader:
             return again, ()
         if size > MAX_HISTORY:
             raise RunError(f"Expected {self._file} to have at most {MAX_HISTORY} bytes, got {size}. {NEW_RUN}")
-        lines = self._complete_lines()
+        with self._file.open("rb") as rounds:
+            rounds.seek(self._offset)
+            lines = [line for line in _read_lines(rounds, sys.maxsize, self._file) if line.endswith(b"\n")]
         reports = _parse_lines(lines, self._file, self._count + 1)
         self._offset, self._count = self._offset + sum(map(len, lines)), self._count + len(lines)
         return again, reports
-
-    def _complete_lines(self) -> list[bytes]:
-        with self._file.open("rb") as rounds:
-            rounds.seek(self._offset)
-            lines = _read_lines(rounds, sys.maxsize, self._file)
-        return [line for line in lines if line.endswith(b"\n")]
 
 
 def _remove(path: Path, created: Iterable[Path]) -> None:

@@ -28,9 +28,10 @@ def _fit_cohort(method: Method, population: int) -> Method:
     if size <= population or method.sampler != methods.make(method.name).sampler:
         return method
     private = " Sampling does not lower ε then: it is that of full participation." if method.terms.changes_rows else ""
-    _warn(
+    warnings.warn(
         f"{method.name} samples {size:g} clients a round by default, but there are {population}: every client takes "
-        f"part in every round.{private}"
+        f"part in every round.{private}",
+        stacklevel=2,
     )
     return replace(method, sampler=Everyone())
 
@@ -44,12 +45,9 @@ def _fit_ratio(method: Method, task: Task) -> Method:
     weights = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
     if float(default) * weights >= 1 or weights * RATIO < 1:
         return method
-    _warn(
+    warnings.warn(
         f"{method.name} sends {100 * float(default):g} % of the weights by default, which is none of {weights}: it "
-        f"sends {100 * RATIO:g} % of them. Choose another part with ratio."
+        f"sends {100 * RATIO:g} % of them. Choose another part with ratio.",
+        stacklevel=2,
     )
     return replace(method, codec=methods.make(method.name, {"ratio": RATIO}).codec)
-
-
-def _warn(sentence: str) -> None:
-    warnings.warn(sentence, stacklevel=2)

@@ -9,12 +9,11 @@ from tacit.core import files
 from tacit.core.prices import Unit
 from tacit.core.serialization import Source, convert, read_json, write_json
 from tacit.errors import RunError
-from tacit.privacy.guarantee import Guarantee, LeakageGuarantee
+from tacit.privacy.guarantee import AnyGuarantee, Guarantee, LeakageGuarantee
 from tacit.runs.manifest import NEW_RUN
 
 _FORMAT = 2
-_KINDS = {"differential privacy": Guarantee, "d-privacy": LeakageGuarantee}
-AnyGuarantee = Guarantee | LeakageGuarantee
+_KINDS: Mapping[str, type[AnyGuarantee]] = {"differential privacy": Guarantee, "d-privacy": LeakageGuarantee}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -123,10 +123,6 @@ class TaskEntry:
         """What is protected within clients; None: nothing depends on it."""
         return ClientUnits(self.sizes, self.unit, self.clients_per_person) if self.sizes else None
 
-    def without_data(self) -> Self:
-        """The same entry without its digest of the data."""
-        return replace(self, data="")
-
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
@@ -190,7 +186,7 @@ class Manifest:
         for name in mine:
             if mine[name] == theirs[name]:
                 continue
-            if name == "task" and self.task.without_data() == other.task.without_data():
+            if name == "task" and replace(self.task, data=other.task.data) == other.task:
                 self._check_data_key(path)
             if name == "method" and self.method.read() is None:
                 raise RunError(
@@ -234,17 +230,14 @@ def versions() -> dict[str, str]:
 
     Builds of the same version count as equal. The commit is that of a checkout; it is missing in an installed package.
     """
-    installed = {name: importlib.metadata.version(name) for name in ("numpy", "scipy")}
-    capability = torch.backends.cpu.get_cpu_capability()
-    known = {
+    return {
         "tacit": importlib.metadata.version("tacit"),
         "torch": torch.__version__.partition("+")[0],
         "python": platform.python_version(),
-        **installed,
-        "cpu": f"{platform.machine()} {capability}",
-        "commit": _commit(),
+        **{name: importlib.metadata.version(name) for name in ("numpy", "scipy")},
+        "cpu": f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}",
+        **({"commit": _commit()} if _commit() else {}),
     }
-    return {name: value for name, value in known.items() if value}
 
 
 @cache

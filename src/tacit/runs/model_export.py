@@ -163,9 +163,9 @@ def _compare(model: ExportedModel, form: str, compute: Callable[[Arguments], Seq
     """Raise `ModelError` unless the exported model computes what the run's does."""
     arguments = model.compared_on
     with torch.no_grad():
-        expected = [each for each in pytree.tree_leaves(_call(model.module, arguments)) if isinstance(each, Tensor)]
+        expected = _tensors(pytree.tree_leaves(model.module(*arguments.args, **arguments.kwargs)))
         with _explained(form):
-            found = [each.detach() for each in compute(arguments) if isinstance(each, Tensor)]
+            found = _tensors(compute(arguments))
     for mine, theirs in zip(expected, found, strict=len(expected) == len(found)):
         scale = float(mine.abs().max()) if mine.numel() else 0.0
         if mine.shape != theirs.shape or not torch.allclose(mine, theirs.to(mine.dtype), CLOSE, CLOSE * scale):
@@ -175,8 +175,8 @@ def _compare(model: ExportedModel, form: str, compute: Callable[[Arguments], Seq
             )
 
 
-def _call(module: nn.Module, arguments: Arguments) -> Any:
-    return module(*arguments.args, **arguments.kwargs)
+def _tensors(outputs: Sequence[object]) -> list[Tensor]:
+    return [each.detach() for each in outputs if isinstance(each, Tensor)]
 
 
 @contextmanager

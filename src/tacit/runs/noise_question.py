@@ -3,6 +3,7 @@
 import math
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 from tacit.core import Budget
 from tacit.core.interfaces import Sampler
@@ -60,7 +61,7 @@ class NoiseQuestion:
         """All quantities by name; with noise and rounds given for clients, also ε after every round."""
         self._check()
         accountant = accountant_by_name(self._accountant_name, self._adjacency)
-        found = {
+        found: dict[str, Any] = {
             "accountant": accountant.name,
             "adjacency": accountant.adjacency.value,
             "sampling": self.sampling,
@@ -68,7 +69,11 @@ class NoiseQuestion:
             "delta": self.delta,
             **self._result(accountant),
         }
-        return found if self.unit == "client" else self._of_records(found)
+        if self.unit == "client":
+            return found
+        steps, (size, batch) = found.pop("rounds"), self._records
+        of_records = {"unit": self.unit, "size": size, "rate": batch / size, "epochs": steps * batch / size}
+        return {**of_records, **found, "steps": steps}
 
     @property
     def warning(self) -> str | None:
@@ -94,15 +99,14 @@ class NoiseQuestion:
     def _rounds(self) -> int | None:
         """The number of rounds that is given, also by a schedule, or by epochs of records."""
         if self.unit != "client":
-            return self.steps if self.epochs is None else self._steps_of(self.epochs)
+            if self.epochs is None:
+                return self.steps
+            expect(0 < self.epochs < math.inf, f"epochs={self.epochs:g} > 0 and finite")
+            size, batch = self._records
+            return math.ceil(self.epochs * max(1, round(size / batch)))  # as DpSgd counts them
         if self.schedule and self.rounds is None and (self.epsilon is None or self.noise is None):
             return sum(rounds for rounds, _ in self.schedule)
         return self.rounds
-
-    def _steps_of(self, epochs: float) -> int:
-        expect(0 < epochs < math.inf, f"epochs={epochs:g} > 0 and finite")
-        size, batch = self._records
-        return math.ceil(epochs * max(1, round(size / batch)))  # as DpSgd counts them
 
     @property
     def _records(self) -> tuple[int, float]:
@@ -166,45 +170,23 @@ class NoiseQuestion:
         expect(size == int(size), f"cohorts of fixed size={size:g} to be a whole number")
         return FixedSize(int(size))
 
-    def _result(self, accountant: Accountant) -> dict[str, object]:
-        """The quantity that was not given, and the resulting ε."""
-        release = Release(Gaussian(1.0), constant=not self.dropouts)
-        cohorts = CohortSampling(self._sampler, self._units or 1, release)
+    def _result(self, accountant: Accountant) -> dict[str, Any]:
+        """The quantity that was not given, and the resulting ε; if it is ε that was not given, after every round."""
+        cohorts = CohortSampling(self._sampler, self._units or 1, Release(Gaussian(1.0), constant=not self.dropouts))
+        noise, rounds = self.noise or 0.0, self._rounds or 0
         if self.noise is not None:
-            check_noise(self.noise)
-        if self.epsilon is None:
-            return self._cost(cohorts, accountant)
-        budget = Budget(self.epsilon, self.delta)
-        if self.noise is None:
-            rounds = self._rounds or 0
+            check_noise(noise)
+        if self.epsilon is None and self.unit == "client":
+            epsilons = cohorts.epsilons(noise, rounds, self.delta, accountant)
+            return {"noise": noise, "rounds": rounds, "epsilon": epsilons[-1], "epsilons": epsilons}
+        budget = None if self.epsilon is None else Budget(self.epsilon, self.delta)
+        if budget is not None and self.noise is None:
             noise = cohorts.noise_for(budget, rounds, accountant)
-        else:
-            noise, rounds = self.noise, cohorts.rounds_within(budget, self.noise, accountant)
+        elif budget is not None:
+            rounds = cohorts.rounds_within(budget, noise, accountant)
             if rounds == 0:
                 raise UserError(f"Not even one round with noise {noise:g} stays within {budget}. Use more noise.")
         epsilon = cohorts.epsilon(noise, rounds, self.delta, accountant)
-        found: dict[str, object] = {"budget": self.epsilon, "noise": noise, "rounds": rounds, "epsilon": epsilon}
-        return {**found, "or_more": True} if self.noise is not None and rounds == MAX_FOUND_ROUNDS else found
-
-    def _cost(self, cohorts: CohortSampling, accountant: Accountant) -> dict[str, object]:
-        """The ε of this noise: after every round for clients, after all steps for records."""
-        noise, rounds = self.noise or 0.0, self._rounds or 0
-        if self.unit != "client":
-            epsilon = cohorts.epsilon(noise, rounds, self.delta, accountant)
-            return {"noise": noise, "rounds": rounds, "epsilon": epsilon}
-        epsilons = cohorts.epsilons(noise, rounds, self.delta, accountant)
-        return {"noise": noise, "rounds": rounds, "epsilon": epsilons[-1], "epsilons": epsilons}
-
-    def _of_records(self, found: dict[str, object]) -> dict[str, object]:
-        """The same in terms of records."""
-        size, batch = self._records
-        steps = found.pop("rounds")
-        assert isinstance(steps, int)
-        return {
-            "unit": self.unit,
-            "size": size,
-            "rate": batch / size,
-            "epochs": steps * batch / size,
-            **found,
-            "steps": steps,
-        }
+        found = {} if budget is None else {"budget": budget.epsilon}
+        more = {"or_more": True} if self._rounds is None and rounds == MAX_FOUND_ROUNDS else {}
+        return {**found, "noise": noise, "rounds": rounds, "epsilon": epsilon, **more}

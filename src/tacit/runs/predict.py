@@ -17,10 +17,11 @@ from torch import Tensor, nn
 
 from tacit.data import Encoding
 from tacit.data.tables import Table, original_texts, read_table
+from tacit.engine.layout import make_model
 from tacit.errors import DataError, RunError
 from tacit.runs.directory import read_encoding, read_manifest
 from tacit.runs.model_export import choose_model
-from tacit.runs.saved_model import load, read_tensors, rebuilt_model, rebuilt_task, tensors_of
+from tacit.runs.saved_model import load, read_tensors, rebuilt_task, tensors_of
 
 _BATCH = 1 << 14  # rows that a model is given at a time
 NO_TABLE = "Its inputs are not the rows of a table: apply run.model to tensors, or tacit export the model."
@@ -100,7 +101,7 @@ def predict_from(run: Path, source: Any, number: int | None = None, *, trusted: 
     encoding, tensors, table = read_encoding(run, manifest), read_tensors(run), read_table(source)
     if manifest.task.model is None:
         instead = "Predict there, with run.predict(rows)."
-        module = rebuilt_model(rebuilt_task(run, manifest, instead, trusted=trusted), manifest)
+        module = make_model(rebuilt_task(run, manifest, instead, trusted=trusted), manifest.seed)
     else:
         module = manifest.task.model()
     models = max(len(tensors) // max(len(module.state_dict()), 1), 1)

@@ -20,7 +20,7 @@ from tacit.data import Samples, Task
 from tacit.data.adapted import own_module
 from tacit.engine import Simulation
 from tacit.errors import CompositionError, UserError, expect
-from tacit.privacy.guarantee import Guarantee, LeakageGuarantee
+from tacit.privacy.guarantee import AnyGuarantee, Guarantee
 from tacit.privacy.leakage import LeakageAccounting
 from tacit.privacy.ledger_head import LedgerUse
 from tacit.runs.bandwidth import Bandwidth, Savings
@@ -32,7 +32,7 @@ from tacit.runs.predict import predict_rows
 
 if TYPE_CHECKING:
     from tacit.privacy.charging import Charges
-
+    from tacit.privacy.ledger import Ledger
 
 SEEDED = (
     "This is a simulation with reproducible noise: cohorts and noise derive from the seed. What is said here holds "
@@ -245,7 +245,7 @@ class Run:
         return Savings.of(self.bytes, messages=participations, weights=weights)
 
     @property
-    def privacy(self) -> Guarantee | LeakageGuarantee:
+    def privacy(self) -> AnyGuarantee:
         """What is proved: (ε, δ) or d-privacy with its assumptions and against whom; or none, and why.
 
         It is that of clients, if the method adds noise for them or for nobody, and otherwise that of records. A method
@@ -254,7 +254,7 @@ class Run:
         return next(iter(self.guarantees.values()))
 
     @cached_property
-    def guarantees(self) -> dict[Unit, Guarantee | LeakageGuarantee]:
+    def guarantees(self) -> dict[Unit, AnyGuarantee]:
         """What is proved about each unit that the method adds noise for, clients first; never added up."""
         plan = self.plan
         return guarantees_of(
@@ -273,9 +273,14 @@ class Run:
         return {unit: charges.epsilon for unit, charges in self.charges.items()}
 
     @property
+    def charged_ledger(self) -> "Ledger | None":
+        """The ledger to which its rounds are charged, of its own or shared; None if there is none."""
+        return next((charges.ledger for charges in self.charges.values()), None)
+
+    @property
     def ledger(self) -> LedgerUse | None:
         """What all runs together have used of a shared ledger; None if the run has a ledger of its own, or none."""
-        found = next((charges.ledger for charges in self.charges.values()), None)
+        found = self.charged_ledger
         if found is None or (self.directory is not None and found.path.parent == self.directory):
             return None
         return found.use
@@ -305,9 +310,9 @@ class Run:
 
     @property
     def ended(self) -> bool:
-        """Whether no round is left: all were played, patience ran out, or every client would decline."""
-        done = self.state.round >= self.rounds or out_of_patience(self.plan.method.patience, self.state)
-        return done or (self.leakage is not None and self.leakage.exhausted)
+        """Whether no round is left: all were played, patience ran out, it diverged, or every client would decline."""
+        played = self.state.round >= self.rounds or out_of_patience(self.plan.method.patience, self.state)
+        return played or self.diverged or (self.leakage is not None and self.leakage.exhausted)
 
     @property
     def seconds(self) -> float:
@@ -370,7 +375,7 @@ def guarantees_of(
     *,
     not_covered: Sequence[str] = (),
     seeded: bool = False,
-) -> dict[Unit, Guarantee | LeakageGuarantee]:
+) -> dict[Unit, AnyGuarantee]:
     """What is proved about each unit that the method adds noise for, after these rounds.
 
     Args:
@@ -384,7 +389,7 @@ def guarantees_of(
     """
     caveats = (SEEDED if seeded and method.terms.adds_noise else "", method.channel.caveat)
 
-    def guarantee(unit: Unit) -> Guarantee | LeakageGuarantee:
+    def guarantee(unit: Unit) -> AnyGuarantee:
         if leakage is not None and not unit.within_client:
             found = leakage.guarantee(early_stopping=method.patience is not None)
             return found.excluding(*not_covered)
@@ -392,7 +397,7 @@ def guarantees_of(
             host = "" if unit.within_client else _host_of_enclave(method, len(charges[unit].units.sizes))
             return charges[unit].guarantee(history).excluding(*not_covered, host)
         reason = method.terms.prices[Unit.RECORD if unit.within_client else unit].reason
-        return replace(Guarantee.none(reason or "nothing was charged", rounds=len(history)), unit=unit)
+        return Guarantee.none(reason or "nothing was charged", len(history), unit)
 
     return {unit: guarantee(unit).excluding(*reversed(caveats)) for unit in method.terms.units_with(within)}
 

@@ -10,8 +10,8 @@ import csv
 import io
 import secrets
 import warnings
-from collections.abc import Generator, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
@@ -120,19 +120,14 @@ def rounds_csv(reports: Sequence[Report], caveat: str = "") -> bytes:
     parts = dict.fromkeys(name for report in reports for name in report.timings)
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
-    names = _columns_of(reports)
+    epsilons = dict.fromkeys(f"epsilon_{unit}" for report in reports for unit in report.epsilons)
+    names = ["cohort", "delivered", "up", "down", *epsilons, "leakage", "seconds"]
     table.writerow(["round", *names, *metrics, *(f"seconds_{name}" for name in parts), *["caveat"] * bool(caveat)])
     for report in reports:
         known = columns(report)
         figures = [*map(known.get, names), *map(report.metrics.get, metrics), *map(report.timings.get, parts)]
         table.writerow([report.round, *("" if each is None else each for each in figures), *filter(None, [caveat])])
     return text.getvalue().encode()
-
-
-def _columns_of(reports: Sequence[Report]) -> list[str]:
-    """The columns, with the ε of every unit that some round has."""
-    epsilons = dict.fromkeys(f"epsilon_{unit}" for report in reports for unit in report.epsilons)
-    return ["cohort", "delivered", "up", "down", *epsilons, "leakage", "seconds"]
 
 
 _GROUPS = {"cohort": "clients", "delivered": "clients", "up": "bytes", "down": "bytes", "seconds": "time"}
@@ -192,52 +187,45 @@ class _Follower:
     def follow(self, run: Run) -> None:
         """Write the rounds since the last call. Before the first round there is nothing to write, nor to remove."""
         new = run.history[self._seen :]
-        if self._failed or not new:
-            return
-        try:
-            if self._writer is None:
-                self._writer = self._log.open(header_of(run))
-            self._writer.write(new)
-        except Exception as error:  # of any library, on any disk or network: the run goes on
-            self._give_up(error, run)
+        if new and not self._failed:
+            with self._attempt(run):
+                if self._writer is None:  # with the key that the run's directory names
+                    manifest = run.plan.manifest if run.directory is None else read_manifest(run.directory)
+                    self._writer = self._log.open(LogHeader.of(manifest, run.directory))
+                self._writer.write(new)
         self._seen = len(run.history)
 
     def finish(self, run: Run | None) -> None:
-        if run is None or self._failed or self._writer is None:
-            return
-        try:
-            self._writer.finish("\n\n".join(map(str, run.guarantees.values())))
-        except Exception as error:
-            self._give_up(error, run)
+        """Write what is proved about privacy."""
+        if run is not None and self._writer is not None and not self._failed:
+            with self._attempt(run):
+                self._writer.finish("\n\n".join(map(str, run.guarantees.values())))
 
     def close(self) -> None:
-        writer, self._writer = self._writer, None
-        if writer is None:
-            return
-        try:
-            writer.close()
-        except Exception as error:
-            if not self._failed:
-                warnings.warn(f"Closing the log for {self._log.label} failed ({_reason(error)}).", stacklevel=2)
+        """Close the log, also after it failed."""
+        if self._writer is not None:
+            with self._attempt():
+                self._writer.close()
+        self._writer = None
 
-    def _give_up(self, error: Exception, run: Run) -> None:
-        self._failed = True
-        option = self._log.option
-        later = f" Write what is missing with tacit export {run.directory} --to {option}." if option else ""
+    @contextmanager
+    def _attempt(self, run: Run | None = None) -> Iterator[None]:
+        """Inside this block an exception of any library, on any disk or network, ends the log, and the run goes on."""
+        try:
+            yield
+        except Exception as error:
+            text = next(iter(str(error).splitlines()), "")
+            reason = f"{type(error).__name__}: {text}" if text else type(error).__name__
+            if run is not None:
+                self._warn(run, reason)
+            elif not self._failed:
+                warnings.warn(f"Closing the log for {self._log.label} failed ({reason}).", stacklevel=2)
+            self._failed = True
+
+    def _warn(self, run: Run, reason: str) -> None:
+        later = f" Write what is missing with tacit export {run.directory} --to {self._log.option}."
         warnings.warn(
-            f"Logging to {self._log.label} failed in round {run.state.round} ({_reason(error)}). The run goes on "
-            f"without it.{later if run.directory is not None else ''}",
+            f"Logging to {self._log.label} failed in round {run.state.round} ({reason}). The run goes on "
+            f"without it.{later if self._log.option and run.directory is not None else ''}",
             stacklevel=2,
         )
-
-
-def header_of(run: Run) -> LogHeader:
-    """The header of a run, with the key that its directory names."""
-    manifest = run.plan.manifest if run.directory is None else read_manifest(run.directory)
-    return LogHeader.of(manifest, run.directory)
-
-
-def _reason(error: Exception) -> str:
-    """The first line of an error, with its kind."""
-    text = next(iter(str(error).splitlines()), "")
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -6,16 +6,16 @@ the server of a federation. Neither knows anything about charges; nothing but th
 has a budget.
 """
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
 import torch
 
-from tacit.core import Budget, KeySource, Method, Noise, Report, SecretKeys, SeededKeys, State, Turnout
-from tacit.core.keys import Ratchet, RunKeys
+from tacit.core import Budget, KeySource, Method, Noise, Report, SecretKeys, SeededKeys, State
+from tacit.core.keys import Ratchet
 from tacit.core.prices import Unit
 from tacit.core.worker_choice import Waves, Workers
 from tacit.data import Task
@@ -101,16 +101,7 @@ def rounds(
 ) -> Generator[tuple[State, Report]]:
     """Train a task's model with a method, round by round, charged and stopped exactly as by `train`.
 
-    Args:
-        method: as for `train`, like all that follow but the ledger.
-        task: the model and the data.
-        seed: decides what may be public.
-        workers: worker processes.
-        device: where to compute.
-        evaluate_every: evaluate every `n` rounds.
-        ledger: a privacy ledger that several runs on the same data charge; None: none.
-        noise: `secret` or `seeded`.
-        waves: `fitting` or `single`.
+    The arguments are those of `train`. Without a `ledger`, nothing remembers what a run was charged.
 
     Yields:
         The state after each round, and the round's report with the ε or the leakage of all rounds so far. A method
@@ -130,13 +121,7 @@ def rounds(
         (14, 2.89)
     """
     plan = Plan(
-        method=method,
-        task=task,
-        seed=seed,
-        device=device,
-        evaluate_every=evaluate_every,
-        noise=noise,
-        waves=waves,
+        method=method, task=task, seed=seed, device=device, evaluate_every=evaluate_every, noise=noise, waves=waves
     )
     _ = plan.simulation  # what does not fit the task is refused here, not at the first round
     return _states(plan, Simulated(plan, workers), None if ledger is None else Path(ledger))
@@ -155,16 +140,14 @@ def unrecorded(plan: Plan, source: RoundSource, ledger: Path | None) -> Generato
     """A run without files: as it starts, and after every round."""
     run, ratchet = Run.begin(plan, plan.simulation.initial_state), new_ratchet(plan)
     name = "" if ledger is None else keyed_manifest(plan, ratchet).run
-    with open_charges(plan, (), ledger, name) as charged:
-        yield from charged_rounds(charged.of(run), source, source.keys(ratchet))
+    with open_charges(run, ledger, name) as begun:
+        yield from charged_rounds(begun, source, source.keys(ratchet))
 
 
 def charged_rounds(run: Run, source: RoundSource, keys: KeySource) -> Generator[Run]:
     """The run as it starts, and after every remaining round; each attempt at one is charged before it is played."""
     yield run
-    if run.ended:
-        return
-    while True:
+    while not run.ended:
         try:
             yield from _charged(run, source, keys)
             return
@@ -182,11 +165,6 @@ def _charged(run: Run, source: RoundSource, keys: KeySource) -> Generator[Run]:
             source.ready()
             try:
                 run = _step(run, steps, keys)
-            except _NonFiniteModelError as problem:  # the round was charged, and its model is not released
-                if run.state.round == 0:
-                    raise TrainingError(_NOT_FINITE) from None
-                yield replace(problem.charged.of(run), diverged=True)
-                return
             except BudgetError:  # a shared ledger is used up, or too few clients added their share of the noise
                 if run.state.round == 0:
                     raise
@@ -196,153 +174,104 @@ def _charged(run: Run, source: RoundSource, keys: KeySource) -> Generator[Run]:
 
 def _step(run: Run, steps: Generator[tuple[State, Report]], keys: KeySource) -> Run:
     """Reserve the round's charge, play the round, settle the charge by who took part, and release the model."""
-    reserved = Charged(run.charges).reserve(run, keys)
-    state, report = _played(run, steps, reserved)
-    charged = reserved.settle(report.turnout)
-    _check_finite(state, charged)
-    charged.release(state)
-    return _after(run, state, report, charged)
-
-
-@dataclass(frozen=True, eq=False)
-class Charged:
-    """What a run was charged for each unit that is accounted for: each for itself."""
-
-    units: "Mapping[Unit, Charges]" = field(default_factory=dict)
-
-    def of(self, run: Run) -> Run:
-        """The run with these charges."""
-        return replace(run, charges=self.units)
-
-    @property
-    def ledger(self) -> "Ledger | None":
-        """The ledger of all."""
-        return next((charges.ledger for charges in self.units.values()), None)
-
-    def _each(self, step: "Callable[[Charges], Charges]") -> "Charged":
-        """A step of each unit, of those within clients first: what is released about clients is computed from it."""
-        done = {unit: step(self.units[unit]) for unit in reversed(list(self.units))}
-        return Charged({unit: done[unit] for unit in self.units})
-
-    def reserve(self, run: Run, keys: KeySource) -> "Charged":
-        """The charges with the run's next round; within clients, for its cohort, which the server's key decides."""
-        if not self.units:
-            return self
-        drawn = keys.keys(run.state.round)
-        within = any(unit.within_client for unit in self.units)
-        cohort = _charged_cohort(run.plan, drawn, run.state.round) if within else ()
-        return self._each(lambda charges: charges.reserve(drawn.server.digest, cohort))
-
-    def fail(self) -> "Charged":
-        """The charges after an attempt at the reserved round that released nothing; it remains charged."""
-        return self._each(lambda charges: charges.fail())
-
-    def settle(self, turnout: Turnout) -> "Charged":
-        """The charges at the round's real turnout."""
-        return self._each(lambda charges: charges.settle(turnout))
-
-    def release(self, state: State) -> None:
-        """Mark the round as released."""
-        for charges in self.units.values():
-            charges.release(state)
-
-
-def _charged_cohort(plan: Plan, keys: RunKeys, index: int) -> tuple[int, ...]:
-    """The clients of the next round; all of them where an enclave draws it, which shows nobody whom before."""
-    population = len(plan.task.population)
-    if plan.method.channel.messages_seen_by == "enclave":
-        return tuple(range(population))
-    return tuple(draw(plan.method, population, keys, index)[0].tolist())
-
-
-def _played(run: Run, steps: Generator[tuple[State, Report]], reserved: Charged) -> tuple[State, Report]:
-    """The next round; an attempt that ends without a sum remains charged."""
+    reserved = _reserved(run, keys) if run.charges else run
     try:
-        return next(steps)
+        state, report = next(steps)
     except TooFewClientsError as reason:
-        raise _FailedAttemptError(reserved.fail().of(run), reason) from reason
+        raise _FailedAttemptError(_each(reserved, lambda charges: charges.fail()), reason) from reason
+    settled = _each(reserved, lambda charges: charges.settle(report.turnout))
+    if not bool(torch.isfinite(state.weights).all()):  # the round was charged, and its model is not released
+        if run.state.round == 0:
+            raise TrainingError(
+                "The model is not finite after the first round: training diverged. "
+                "Lower the learning rate, take fewer local steps, or clip."
+            )
+        return replace(settled, diverged=True)
+    for charges in settled.charges.values():
+        charges.release(state)
+    return _after(settled, state, report)
+
+
+def _reserved(run: Run, keys: KeySource) -> Run:
+    """The run with its next round reserved; within clients, for its cohort, which the server's key decides.
+
+    Where an enclave draws the cohort, all clients are charged: nobody is shown whom it draws before.
+    """
+    method, population, index = run.plan.method, len(run.plan.task.population), run.state.round
+    drawn, cohort = keys.keys(index), list[int]()
+    if any(unit.within_client for unit in run.charges):
+        by_enclave = method.channel.messages_seen_by == "enclave"
+        cohort = [*range(population)] if by_enclave else draw(method, population, drawn, index)[0].tolist()
+    return _each(run, lambda charges: charges.reserve(drawn.server.digest, cohort))
+
+
+def _each(run: Run, step: "Callable[[Charges], Charges]") -> Run:
+    """A step of each unit's charges, of those within clients first: what is released about clients derives from it."""
+    done = {unit: step(run.charges[unit]) for unit in reversed(list(run.charges))}
+    return replace(run, charges={unit: done[unit] for unit in run.charges})
 
 
 class _FailedAttemptError(Exception):
-    """An attempt at a round ended without a sum; the charges of `run` include it."""
+    """An attempt at a round ended without a sum; it remains among the charges of `run`."""
 
     def __init__(self, run: Run, reason: TooFewClientsError) -> None:
         Exception.__init__(self)
         self.run, self.reason = run, reason
 
 
-class _NonFiniteModelError(Exception):
-    """A round led to a model with infinite weights or NaN; `charged` includes that round."""
-
-    def __init__(self, charged: Charged) -> None:
-        Exception.__init__(self)
-        self.charged = charged
-
-
-_NOT_FINITE = (
-    "The model is not finite after the first round: training diverged. "
-    "Lower the learning rate, take fewer local steps, or clip."
-)
-
-
-def _check_finite(state: State, charged: Charged) -> None:
-    if not bool(torch.isfinite(state.weights).all()):
-        raise _NonFiniteModelError(charged)
-
-
-def _after(run: Run, state: State, report: Report, charged: Charged) -> Run:
+def _after(run: Run, state: State, report: Report) -> Run:
     """The run one round later."""
-    report = replace(report, epsilons={unit: charges.epsilon for unit, charges in charged.units.items()})
+    report = replace(report, epsilons=run.epsilons)
     leakage = None if run.leakage is None else run.leakage.after(report)
     if leakage is not None:
         report = replace(report, leakage=leakage.maximum)
-    return charged.of(replace(run, state=state, history=(*run.history, report), leakage=leakage))
+    return replace(run, state=state, history=(*run.history, report), leakage=leakage)
 
 
 @contextmanager
 def open_charges(
-    plan: Plan,
-    done: Sequence[Report],
+    run: Run,
     ledger: Path | None,
     name: str,
     noted: "Iterable[tuple[str, LedgerHead]]" = (),
     limit: float | None = None,
-) -> Iterator[Charged]:
-    """A run's privacy charges, with its ledger held open; empty for a method without (ε, δ) accounting.
+) -> Iterator[Run]:
+    """The run with its privacy charges, and its ledger held open; none for a method without (ε, δ) accounting.
 
     Args:
-        plan: what is run.
-        done: its rounds so far.
+        run: the run so far.
         ledger: the file of the ledger; None: nothing outlives the run.
         name: the run's name in the ledger.
         noted: heads of ledgers that were noted earlier, and where: the ledger must continue those that are its own.
         limit: the ε of a new ledger where the method has no budget; None: it must have one.
     """
-    method = plan.method
+    method = run.plan.method
     if not method.terms.accounted:
         if ledger is not None:
-            raise UserError(f"Expected no ledger for {method.name}: {_why_no_ledger(method)}.")
-        yield Charged()
+            by_client = "d-privacy is accounted for each client separately"
+            why = by_client if method.terms.leakage is not None else "it adds no noise, so there is nothing to charge"
+            raise UserError(f"Expected no ledger for {method.name}: {why}.")
+        yield run
         return
     if ledger is None:
-        yield _begin(plan, done)
+        yield _begin(run)
         return
     from tacit.privacy.ledger import Ledger
 
-    with Ledger.open(ledger, *(() if ledger.exists() else _terms(plan, limit))) as opened:
+    with Ledger.open(ledger, *(() if ledger.exists() else _terms(run.plan, limit))) as opened:
         for where, head in noted:
             if head.ledger == opened.head.ledger:
                 opened.check_continues(head, where)
-        yield _begin(plan, done, opened, name)
+        yield _begin(run, opened, name)
 
 
-def _begin(plan: Plan, done: Sequence[Report], ledger: "Ledger | None" = None, name: str = "") -> Charged:
-    """The charges after these rounds, for every unit that is accounted for."""
+def _begin(run: Run, ledger: "Ledger | None" = None, name: str = "") -> Run:
+    """The run with the charges of its rounds so far, for every unit that is accounted for."""
     from tacit.privacy.charging import begin_charges
 
-    method, population = plan.method, plan.task.population
+    method, population = run.plan.method, run.plan.task.population
     within = population.client_units if Unit.RECORD in method.terms.accounted else None
-    return Charged(begin_charges(method, len(population), within, done, ledger, name))
+    return replace(run, charges=begin_charges(method, len(population), within, run.history, ledger, name))
 
 
 def _terms(plan: Plan, limit: float | None) -> "tuple[Budget | None, Accountant | None]":
@@ -363,9 +292,3 @@ def new_ratchet(plan: Plan) -> Ratchet | None:
 def keyed_manifest(plan: Plan, ratchet: Ratchet | None) -> Manifest:
     """The manifest of a new run, which names the run's secret key."""
     return plan.manifest if ratchet is None else replace(plan.manifest, key=ratchet.key.digest)
-
-
-def _why_no_ledger(method: Method) -> str:
-    if method.terms.leakage is not None:
-        return "d-privacy is accounted for each client separately"
-    return "it adds no noise, so there is nothing to charge"

@@ -9,7 +9,6 @@ from torch import Tensor, nn
 
 from tacit.data import Task
 from tacit.data.adapted import own_module
-from tacit.engine.layout import make_model
 from tacit.errors import RunError
 from tacit.runs.directory import MANIFEST, MODEL
 from tacit.runs.experiment import Experiment
@@ -49,11 +48,6 @@ def rebuilt_task(run: Path, manifest: Manifest, instead: str, *, trusted: bool) 
     named_in = str(run / MANIFEST)
     given = Experiment(method="", task=manifest.task.name, task_args=manifest.task.args, named_in=named_in)
     return given.trusting(trusted).build_task()
-
-
-def rebuilt_model(task: Task, manifest: Manifest) -> nn.Module:
-    """The module of a run's task as the engine calls it, with its initial weights."""
-    return make_model(task, manifest.seed)
 
 
 def load(module: nn.Module, tensors: Mapping[str, Tensor], run: Path) -> None:

@@ -9,7 +9,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from tacit.core import Method, Noise, Report, State, files
 from tacit.core.worker_choice import Waves, Workers
@@ -82,13 +82,7 @@ def train(
     """
     expect(on_round is None or callable(on_round), f"on_round to be a function of state and report, got {on_round!r}")
     plan = Plan(
-        method=method,
-        task=task,
-        seed=seed,
-        device=device,
-        evaluate_every=evaluate_every,
-        noise=noise,
-        waves=waves,
+        method=method, task=task, seed=seed, device=device, evaluate_every=evaluate_every, noise=noise, waves=waves
     )
     directory, shared = (None if path is None else Path(path) for path in (out, ledger))
     follower = follow(plan, workers=workers, out=directory, resume=resume, ledger=shared)
@@ -135,24 +129,14 @@ def follow(
             raise UserError("Expected the directory of the run to resume. Give it as out.")
         yield from unrecorded(plan, source, ledger)
         return
-    directory = _open(plan, out) if resume else _create(plan, out)
+    if resume:
+        directory = RunDirectory.open(out)
+    else:
+        ratchet = new_ratchet(plan)
+        directory = RunDirectory.create(out, keyed_manifest(plan, ratchet), ratchet, plan.task.encoding)
     with closing(directory):
+        directory.manifest.check_same(plan.manifest, out)
         yield from _recorded(plan, directory, source, ledger)
-
-
-def _create(plan: Plan, path: Path) -> RunDirectory:
-    ratchet = new_ratchet(plan)
-    return RunDirectory.create(path, keyed_manifest(plan, ratchet), ratchet, plan.task.encoding)
-
-
-def _open(plan: Plan, path: Path) -> RunDirectory:
-    directory = RunDirectory.open(path)
-    try:
-        directory.manifest.check_same(plan.manifest, path)
-    except BaseException:
-        directory.close()
-        raise
-    return directory
 
 
 def _recorded(plan: Plan, directory: RunDirectory, source: RoundSource, ledger: Path | None) -> Generator[Run]:
@@ -161,9 +145,9 @@ def _recorded(plan: Plan, directory: RunDirectory, source: RoundSource, ledger: 
     try:
         own = directory.ledger_for(plan.method, repeats=source.checkpoints_every_round)
         name, limit = directory.manifest.run, NO_LIMIT if ledger is None else None
-        with open_charges(plan, run.history, ledger or own, name, directory.noted_heads(), limit) as charged:
-            run = charged.of(run)
-            directory.note(charged.ledger)
+        with open_charges(run, ledger or own, name, directory.noted_heads(), limit) as begun:
+            run = begun
+            directory.note(run.charged_ledger)
             directory.every_round = source.checkpoints_every_round
             for step in charged_rounds(run, source, source.keys(directory.ratchet)):
                 if step.state is not run.state:
@@ -171,12 +155,17 @@ def _recorded(plan: Plan, directory: RunDirectory, source: RoundSource, ledger: 
                 run = step  # only now: a state is written only after the round that led to it
                 yield run
             files.write(directory.path / TABLE, rounds_csv(run.history, directory.manifest.caveat), private=True)
-            directory.finish(run.state, _tensors(run.models), run.leakage, run.guarantees)
+            models = run.models[0] if len(run.models) == 1 else nn.ModuleList(run.models)  # names with its number
+            directory.finish(run.state, models.state_dict(), run.leakage, run.guarantees)
     except (KeyboardInterrupt, GeneratorExit):
         directory.stop(run.state, "interrupted", run.leakage)
         raise
     except Exception:
-        _give_up(directory, run)
+        if run.state.round == 0:  # a run that failed in its first round leaves no files
+            directory.discard()
+        else:
+            with suppress(StorageError):
+                directory.stop(run.state, "failed", run.leakage)
         raise
 
 
@@ -202,17 +191,3 @@ def _check_fits(plan: Plan, directory: RunDirectory) -> None:
             f"Expected finite weights of shape {expected} in the checkpoint of {directory.path}, got {found.dtype} of "
             f"shape {tuple(found.shape)}. It is that of another run. Start a new run."
         )
-
-
-def _give_up(directory: RunDirectory, run: Run) -> None:
-    """A run that failed in its first round leaves no files; any other can be resumed from its last round."""
-    if run.state.round == 0:
-        directory.discard()
-        return
-    with suppress(StorageError):
-        directory.stop(run.state, "failed", run.leakage)
-
-
-def _tensors(models: tuple[nn.Module, ...]) -> dict[str, Tensor]:
-    """The named tensors of a model; of several models, each name is prefixed by the model's number."""
-    return models[0].state_dict() if len(models) == 1 else nn.ModuleList(models).state_dict()

@@ -254,6 +254,6 @@ def test_honest_clients_alone_have_the_declared_noise(kind: Kind) -> None:
 
 def test_what_sampling_errors_and_overflow_add_to_delta() -> None:
     grid = Lattice.fit(clip=1.0, dim=8316, cohort=100, honest=100, noise_multiplier=1.54)
-    assert grid.total_variation == 100 * 8316 * grid.noise.table.error < 1e-27
+    assert (grid.overflow, 100 * 8316 * grid.noise.table.error < 1e-27) == (0, True)
     small = Lattice.fit(clip=1.0, dim=8316, cohort=100, honest=100, noise_multiplier=1.54, bits=16)
-    assert 0 < small.overflow < small.total_variation < MAX_OVERFLOW
+    assert 0 < small.overflow < small.overflow + 100 * 8316 * small.noise.table.error < MAX_OVERFLOW

@@ -10,7 +10,6 @@ Liu 2021 (Skellam); Peikert 2010 (rounding by a discrete Gaussian).
 """
 
 import os
-from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from decimal import Context, Decimal
@@ -18,7 +17,6 @@ from fractions import Fraction
 from functools import cached_property, lru_cache
 from itertools import accumulate
 from math import asinh, exp, expm1, fsum, hypot, ldexp, log, log1p, pi, sqrt
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -62,7 +60,7 @@ class CdfTable:
         return ldexp(self.max_magnitude + 1 + 4, -PRECISION - 1)
 
     def sample(self, count: int, source: ByteSource = os.urandom) -> Integers:
-        """`count` independent samples, bitwise those of `sample_slowly`."""
+        """`count` independent samples."""
         samples = np.empty(count, np.int64)
         for begin in range(0, count, BLOCK):
             part = samples[begin : begin + BLOCK]
@@ -70,20 +68,6 @@ class CdfTable:
             signs = (words & np.uint32(1)).view(np.int32)
             part[:] = (self._magnitudes(words, source) ^ -signs) + signs  # −k = ~k + 1, where the sign bit is set
         return samples
-
-    def sample_slowly(self, count: int, source: ByteSource = os.urandom) -> Integers:
-        """The reference for `sample`: every number is looked up by itself, with all of its bits."""
-        thresholds = [(int(high) << 64) + int(low) for high, low in zip(self.high, self.low, strict=True)]
-        undecided = {threshold >> REST for threshold in thresholds}
-        samples = []
-        for begin in range(0, count, BLOCK):
-            words = _half_words(source, min(BLOCK, count - begin)).tolist()
-            rest = iter(_rests(source, sum(word >> 1 in undecided for word in words)))
-            for word in words:
-                number = (word >> 1 << REST) + (next(rest) if word >> 1 in undecided else 0)
-                magnitude = bisect_right(thresholds, number)
-                samples.append(-magnitude if word & 1 else magnitude)
-        return np.array(samples, np.int64)
 
     def _magnitudes(self, words: HalfWords, source: ByteSource) -> npt.NDArray[np.int32]:
         """How many thresholds are at most the numbers that begin with the upper 31 bits of these words."""
@@ -265,38 +249,6 @@ class Dominating:
     distance: float
 
 
-class IntegerNoise(Protocol):
-    """Symmetric integer noise."""
-
-    @classmethod
-    def for_shares(cls, noise_multiplier: float, bound: IntegerBound, shares: float) -> "IntegerNoise":
-        """The noise of one share, if `shares` of them amount to `declared_loss(noise_multiplier, …)`."""
-        ...
-
-    @staticmethod
-    def declared_loss(noise_multiplier: float, part: float, min_steps: float) -> Gaussian | Zcdp:
-        """The loss of a sum with this part of the noise variance, for any bound of at least `min_steps` steps."""
-        ...
-
-    @property
-    def sigma(self) -> float:
-        """Standard deviation, in steps of the grid."""
-        ...
-
-    @property
-    def table(self) -> "CdfTable":
-        """The table to sample from."""
-        ...
-
-    def tail_bound(self, shares: int, magnitude: float) -> float:
-        """An upper bound on the probability that the sum of `shares` shares has this magnitude or more."""
-        ...
-
-    def loss(self, shares: int, bound: IntegerBound) -> Zcdp:
-        """The privacy loss of a sum with `shares` shares of noise in every coordinate."""
-        ...
-
-
 @dataclass(frozen=True)
 class DiscreteGaussian:
     """P(X = k) ∝ exp(−k² / 2σ²).
@@ -321,17 +273,22 @@ class DiscreteGaussian:
 
     @property
     def table(self) -> CdfTable:
+        """The table to sample from."""
         return gaussian_table(self.sigma)
 
     @classmethod
     def for_shares(cls, noise_multiplier: float, bound: IntegerBound, shares: float) -> "DiscreteGaussian":
-        """Slightly more noise than the multiplier requires, by what `continuous` subtracts."""
+        """The noise of one share, if `shares` of them amount to `declared_loss`.
+
+        Slightly more noise than the multiplier requires, by what `continuous` subtracts.
+        """
         return cls(hypot(noise_multiplier * bound.l2, SMOOTHING) / sqrt(shares))
 
     @staticmethod
     def declared_loss(noise_multiplier: float, part: float, min_steps: float) -> Gaussian:
-        """The continuous Gaussian sum that it is a rounding of, for any dimension and bound.
+        """The loss of a sum with this part of the noise variance, for any bound of at least `min_steps` steps.
 
+        It is that of the continuous Gaussian sum of which the noise is a rounding, for any dimension and bound.
         A part p of V = z²Δ² + s² remains; p·V − s², relative to Δ², is smallest for the smallest Δ.
         """
         smoothing = SMOOTHING / (noise_multiplier * min_steps) if noise_multiplier and part < 1 else 0.0
@@ -339,11 +296,14 @@ class DiscreteGaussian:
         return Gaussian(noise_multiplier * sqrt(max(part - max(missing, 0.0), 0.0)))
 
     def tail_bound(self, shares: int, magnitude: float) -> float:
-        """Chernoff's bound: the noise is sub-Gaussian with parameter σ (Canonne et al. 2020)."""
+        """Chernoff's bound on the probability that a sum of `shares` shares has this magnitude or more.
+
+        The noise is sub-Gaussian with parameter σ (Canonne et al. 2020).
+        """
         return min(1.0, 2 * exp(-(max(magnitude, 0.0) ** 2) / (2 * shares * self.sigma**2)))
 
     def loss(self, shares: int, bound: IntegerBound) -> Zcdp:
-        """ρ = Δ₂² / 2V, ξ = τ·d."""
+        """The privacy loss of a sum with `shares` shares of noise in every coordinate: ρ = Δ₂² / 2V, ξ = τ·d."""
         expect(shares >= 1, f"shares={shares} >= 1 of the noise")
         return Zcdp(bound.squared / (2 * shares * self.sigma**2), _tau(self.sigma, shares) * bound.dim)
 
@@ -402,21 +362,23 @@ class Skellam:
 
     @property
     def table(self) -> CdfTable:
+        """The table to sample from."""
         return skellam_table(self.sigma)
 
     @classmethod
     def for_shares(cls, noise_multiplier: float, bound: IntegerBound, shares: float) -> "Skellam":
+        """The noise of one share, if `shares` of them amount to `declared_loss`."""
         return cls(noise_multiplier * bound.l2 / sqrt(shares))
 
     @staticmethod
     def declared_loss(noise_multiplier: float, part: float, min_steps: float) -> Zcdp:
-        """The bound of `loss` for Δ₁ ≤ Δ₂², which decreases in Δ₂."""
+        """The loss of a sum with this part of the noise variance: `loss` for Δ₁ ≤ Δ₂², which decreases in Δ₂."""
         shares = part * (noise_multiplier * min_steps) ** 2
         squared = int(min_steps) ** 2
         return Skellam(1.0).loss(int(shares), IntegerBound(squared, squared))
 
     def tail_bound(self, shares: int, magnitude: float) -> float:
-        """Chernoff's bound."""
+        """Chernoff's bound on the probability that a sum of `shares` shares has this magnitude or more."""
         return min(1.0, 2 * exp(-skellam_rate(max(magnitude, 0.0), shares * self.sigma**2)))
 
     def loss(self, shares: int, bound: IntegerBound) -> Zcdp:
@@ -427,6 +389,9 @@ class Skellam:
         first = (rho * (1 + 1 / variance), max(0.0, (6 * bound.l1 - bound.squared) / (4 * variance**2)))
         second = (rho, 3 * bound.l1 / (2 * variance))
         return Zcdp(*min(first, second, key=lambda pair: TYPICAL_ORDER * pair[0] + pair[1]))
+
+
+IntegerNoise = DiscreteGaussian | Skellam
 
 
 def _check_sigma(sigma: float) -> None:

@@ -152,18 +152,14 @@ class Lattice:
         """An upper bound on the probability that some coordinate of an honest cohort's sum overflows."""
         return 0.0 if self._headroom > self.cohort * self.noise.table.max_magnitude else self._tail
 
-    @property
-    def total_variation(self) -> float:
-        """The distance of one round from its price, from sampling errors and overflow; δ grows by (1 + e^ε) of it."""
-        return self.cohort * self.dim * self.noise.table.error + self.overflow
-
     def loss(self, honest: int) -> Zcdp:
         """The privacy loss of a round with the noise of `honest` clients."""
         return self.noise.loss(honest, self.bound)
 
     def encode(self, row: npt.ArrayLike, source: ByteSource = os.urandom) -> Ring:
         """One client's row for secure aggregation: quantised, with its share of the noise, modulo 2^bits."""
-        return self._modulo(self.quantize(row, source) + self.noise.table.sample(self.dim, source))
+        noisy = self.quantize(row, source) + self.noise.table.sample(self.dim, source)
+        return (noisy & (1 << self.bits) - 1).astype(np.uint32)
 
     def quantize(self, row: npt.ArrayLike, source: ByteSource = os.urandom) -> Integers:
         """The row on the grid, without noise; its bound is checked in integers, or that of its coordinates."""
@@ -191,9 +187,6 @@ class Lattice:
     def _tail(self) -> float:
         """The probability of overflow by the noise's tail bound, without building its table."""
         return min(1.0, self.dim * self.noise.tail_bound(self.cohort, self._headroom))
-
-    def _modulo(self, values: Integers) -> Ring:
-        return (values & (1 << self.bits) - 1).astype(np.uint32)
 
     def _within(self, values: Integers) -> bool:
         """Σ q² ≤ Δ₂², exactly: squares below 2⁶², summed in 32-bit halves, which have room for 2³¹ of them."""
