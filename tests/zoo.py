@@ -11,8 +11,22 @@ import torch
 from torch import Tensor, nn
 
 import tacit
-from tacit.core import ClientKeys, CrossEntropy, Descent, Key, Loss, Method, ProximalTerm, Round, Rows, State, View
-from tacit.core.server_half import broadcast, client_view
+from tacit.core import (
+    ClientKeys,
+    CrossEntropy,
+    Descent,
+    Key,
+    Loss,
+    Messages,
+    Method,
+    ProximalTerm,
+    Round,
+    Rows,
+    ServerRound,
+    State,
+    View,
+)
+from tacit.core.server_half import aggregate_messages, broadcast, client_view, finish_round, reject_unusable
 from tacit.data import Population
 from tacit.engine.batches import Batches, plan_batches
 from tacit.engine.layout import Layout
@@ -212,3 +226,11 @@ class DiesOnce(nn.Module):
             os.kill(os.getpid(), signal.SIGKILL)
         outputs: Tensor = self.inner(x)
         return outputs
+
+
+def server_side(method: Method, state: State, messages: Messages, now: ServerRound) -> State:
+    """The state after a round whose messages are all at hand, in a conversation of this round alone."""
+    accepted, _ = reject_unusable(messages, method.max_norm(messages.rows.dim))
+    with method.channel.open(method, now.population) as conversation:
+        total = aggregate_messages(method, conversation, state, accepted, now)
+        return finish_round(method, conversation, state, total, now)

@@ -46,7 +46,6 @@ from tacit.core.server_half import (
     pack_broadcast,
     prepare,
     read_messages,
-    server_side,
     upload_sizes,
 )
 from tacit.core.state import View
@@ -190,7 +189,7 @@ def test_engine_sums_waves_like_all_messages_at_once(method: Method) -> None:
     cohort, here = draw(method, len(population), RunKeys.from_seed(5).at(0), 0)
     wave = StackedClients(cohort, population, learner_of(zoo.mlp))
     messages = make_messages(method, zoo.view_of(method, state, here), wave, here)
-    at_once = server_side(method, state, messages, here)
+    at_once = zoo.server_side(method, state, messages, here)
     step = step_of(messages) + central_step(method, state, messages, here)
     torch.testing.assert_close(streamed.weights, at_once.weights, rtol=1e-4, atol=1e-6 + step)
     assert at_once.memory.keys() <= streamed.memory.keys()
@@ -219,7 +218,7 @@ def noisy_outputs(method: Method, secret: bytes) -> list[bytes]:
     plain = method.codec.encode(DenseRows(torch.full((len(clients), state.dim), value)), view, here)
     samples = wave.samples if method.weighted else None
     messages = method.mechanism.at_client(Messages(clients, plain, samples), view, wave, here)
-    after = server_side(method, state, method.channel.send(messages, here), here)
+    after = zoo.server_side(method, state, method.channel.send(messages, here), here)
     memory = [after.memory[name] for name in sorted(after.memory)]
     return [tensor.contiguous().numpy().tobytes() for tensor in (messages.rows.dense(), after.weights, *memory)]
 

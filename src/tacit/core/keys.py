@@ -291,7 +291,6 @@ class KeySource(Protocol):
 
     def keys(self, index: int) -> RunKeys:
         """The keys of round `index`, the same at every call."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 import sys
 from typing import TYPE_CHECKING
 
-from tacit.core import Add, Compact, Csr, Identity, Mean, NoNoise, Plain
+from tacit.core import Add, Identity, Mean, NoNoise, Plain
 from tacit.core.plain_form import allow
 from tacit.pieces import channels
 from tacit.pieces.aggregators import KMeans, WeightedMean
@@ -35,6 +35,7 @@ from tacit.pieces.mechanisms import (
 from tacit.pieces.samplers import Everyone, FixedSize, Growing, Poisson
 from tacit.pieces.servers import Momentum, Replace
 from tacit.pieces.trainers import AdmmPrune, BestOf, DpSgd, Keep, MagnitudePrune, Masked, RecordGradient, Schedule, Sgd
+from tacit.wire.sparse import Compact, Csr
 
 if TYPE_CHECKING:
     from tacit.pieces.channels import Enclave
