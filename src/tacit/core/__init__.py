@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from tacit.core.rows import *
     from tacit.core.state import *
     from tacit.core.wave import *
+    from tacit.wire.sparse import *
 
 __all__ = [
     "Add",
@@ -25,7 +26,9 @@ __all__ = [
     "ClientKeys",
     "ClientMemory",
     "ClientRound",
+    "Compact",
     "CrossEntropy",
+    "Csr",
     "DenseRows",
     "Descent",
     "FunctionLoss",
@@ -66,12 +69,12 @@ __all__ = [
 
 if not TYPE_CHECKING:
     # Imported when a name is first used, because `tacit.core.schema` must work without loading PyTorch.
-    _MODULES = ("keys", "losses", "method", "neutral", "prices", "rows", "state", "wave")
+    _CORE = ("keys", "losses", "method", "neutral", "prices", "rows", "state", "wave")
+    _MODULES = (*(f"{__name__}.{module}" for module in _CORE), "tacit.wire.sparse")
 
     def __getattr__(name: str) -> object:
         if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        for module in _MODULES:
-            found = vars(importlib.import_module(f"{__name__}.{module}"))
-            globals().update({public: value for public, value in found.items() if public in __all__})
+        for module in map(importlib.import_module, _MODULES):
+            globals().update({public: value for public, value in vars(module).items() if public in __all__})
         return globals()[name]

@@ -172,7 +172,8 @@ class Terms:
             return FOR_RECORDS
         planned = index == 0 and turnout is None
         found = self._of_mechanism if planned else self.mechanism.price(index, turnout)
-        return _repeated(rests_on(found, self.own_parts))
+        price = rests_on(found, self.own_parts)
+        return price.accounted if isinstance(price, Release) else price
 
     def _within(self, samples: int, turnout: Turnout | None) -> UnitPrice | None:
         """Of a record, or person, of a client with so many."""
@@ -201,11 +202,6 @@ class Terms:
             return found if isinstance(found, Unsized) else None
         sampling = Sampling.at(rows.rate, "poisson")
         return _record_price(Repeated(replace(found, sampling=sampling, constant=True)), self.own_parts)
-
-
-def _repeated(price: Price) -> UnitPrice:
-    """The price of a round in which a client releases its sum once."""
-    return price.accounted if isinstance(price, Release) else price
 
 
 def _record_price(price: Repeated, parts: tuple[OwnPart, ...]) -> UnitPrice:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import torch
 from torch import Tensor
@@ -38,7 +38,6 @@ class Descent:
         mask: the coordinates that are trained, ascending; None: all of them.
         clip: gradients are clipped to this L2 norm, as a whole; None: never.
         proximal: a proximal term with one target per client.
-
     """
 
     lr: float
@@ -73,18 +72,9 @@ class EmptyWave:
     """A wave of no clients, for a model with parameters of these shapes."""
 
     shapes: Shapes
-
-    @property
-    def clients(self) -> Tensor:
-        return torch.zeros(0, dtype=torch.int64)
-
-    @property
-    def samples(self) -> Tensor:
-        return torch.zeros(0, dtype=torch.int64)
-
-    @property
-    def units(self) -> Tensor:
-        return self.samples
+    clients: ClassVar[Tensor] = torch.zeros(0, dtype=torch.int64)
+    samples: ClassVar[Tensor] = clients
+    units: ClassVar[Tensor] = clients
 
     def descend(self, weights: Tensor, how: Descent) -> Rows:
         return DenseRows(weights.new_zeros(0, weights.shape[-1]))

@@ -242,10 +242,10 @@ def _piece(value: object) -> object:
     """The record that a text describes; any other value is unchanged."""
     if not is_record(value):
         return value
-    from tacit import core, pieces, wire  # imports all pieces
+    from tacit import core, pieces  # imports all pieces
     from tacit.core.record_text import parse, records_of
 
-    return parse(value, records_of(core, wire, pieces), "a piece")
+    return parse(value, records_of(core, pieces), "a piece")
 
 
 def _method_name(factory: str) -> str:
