@@ -35,7 +35,10 @@ def read_broadcast(method: Method, parts: Parts, memory: ClientMemory, now: Roun
     Raises `WireError` for a broadcast that is not one of this method in this round: with parts that are missing, that
     no piece reads, or that do not fit what the client knows, or with numbers that are not finite.
     """
-    _check_parts(method, parts)
+    known = {*read_parts(method.codec), *read_parts(method.mechanism)}
+    if found := parts.keys() - known:
+        names = ", ".join(sorted(part.name for part in found))
+        raise WireError(f"Expected a broadcast of {method.name}, got one with {names}, which no piece of it reads.")
     view, memory = read_model(method, parts, memory, now)
     method.mechanism.check_broadcast(view)
     return view, memory
@@ -50,14 +53,6 @@ def read_model(method: Method, parts: Parts, memory: ClientMemory, now: Round) -
     if not bool(torch.isfinite(view.weights).all()):
         raise WireError("Expected a model of finite numbers, got infinite ones, or NaN.")
     return view, memory
-
-
-def _check_parts(method: Method, parts: Parts) -> None:
-    """Raise `WireError` if there are parts that neither the codec nor the mechanism reads."""
-    known = {*read_parts(method.codec), *read_parts(method.mechanism)}
-    if found := parts.keys() - known:
-        names = ", ".join(sorted(part.name for part in found))
-        raise WireError(f"Expected a broadcast of {method.name}, got one with {names}, which no piece of it reads.")
 
 
 def make_messages(method: Method, view: View, data: Wave, now: ClientRound) -> Messages:

@@ -13,15 +13,7 @@ from numbers import Integral
 from typing import Self
 
 from tacit.core.composition import check_composition, check_pieces
-from tacit.core.interfaces import (
-    Aggregator,
-    Channel,
-    Codec,
-    Mechanism,
-    Sampler,
-    ServerUpdate,
-    Trainer,
-)
+from tacit.core.interfaces import Aggregator, Channel, Codec, Mechanism, Sampler, ServerUpdate, Trainer
 from tacit.core.neutral import Add, Identity, Mean, NoNoise, Plain
 from tacit.core.plain_form import PLAIN_VERSION, Form, canonical, digest, from_plain, parse, to_plain
 from tacit.core.prices import Budget, Unit, check_delta, check_rounds

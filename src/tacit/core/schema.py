@@ -160,7 +160,8 @@ def instead_of(other: str, default: Any = None) -> Any:
 def convert(value: object, annotation: Any, key: str, label: str) -> object:
     """Convert a plain value to an annotated type; records must be of that type, and other values are unchanged."""
     if typing.get_origin(annotation) is Literal:
-        return _literal(value, typing.get_args(annotation), key, label)
+        choices = {str(choice): choice for choice in typing.get_args(annotation)}
+        return choose(choices, str(value), f"{key} of {label}")
     return _checked(value, annotation, _READERS, key, label)
 
 
@@ -236,13 +237,6 @@ def _replaced(record: Any, new: Mapping[str, object]) -> dict[str, object]:
     given = [fields[name] for name, value in new.items() if value != fields[name].default]
     others = [field.metadata["instead_of"] for field in given if "instead_of" in field.metadata]
     return {other: fields[other].default for other in others if other not in new}
-
-
-def _literal(value: object, choices: tuple[object, ...], key: str, label: str) -> object:
-    if value in choices:
-        return value
-    names = {str(choice): choice for choice in choices}
-    return choose(names, str(value), f"{key} of {label}")
 
 
 def _checked(value: object, annotation: Any, readers: "_Readers", key: str, label: str) -> object:

@@ -59,17 +59,6 @@ def definitions() -> Mapping[str, Definition]:
     return MappingProxyType({**_of_packages(), **found})
 
 
-@cache
-def catalog() -> Mapping[str, Factory]:
-    """Every method's factory by the method's name.
-
-    Example:
-        >>> "fl-std" in catalog()
-        True
-    """
-    return MappingProxyType({name: definition.load() for name, definition in definitions().items()})
-
-
 def find(name: str) -> Factory:
     """The factory of the method with this name.
 
