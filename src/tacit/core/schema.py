@@ -165,25 +165,22 @@ def convert(value: object, annotation: Any, key: str, label: str) -> object:
     return _checked(value, annotation, _READERS, key, label)
 
 
-def check_fields(record: type, given: Mapping[str, object]) -> None:
-    """Raise `UserError` unless values have the types of the record's fields; nothing is converted.
+def made(record: type[_T], args: Sequence[object], named: Mapping[str, object]) -> _T:
+    """A record of values from outside, which are not converted.
+
+    Raises `UserError` unless they have the types of its fields, and fit.
 
     Example:
         >>> from tacit.core import Budget
-        >>> check_fields(Budget, {"epsilon": "2"})
+        >>> made(Budget, (), {"epsilon": "2", "delta": 0.1})
         Traceback (most recent call last):
             ...
         tacit.errors.UserError: Expected epsilon of Budget to be a number, got '2' (str).
     """
-    hints = typing.get_type_hints(record)
-    for key, value in given.items():
-        _checked(value, hints[key], _EXACT, key, record.__name__)
-
-
-def made(record: type[_T], args: Sequence[object], named: Mapping[str, object]) -> _T:
-    """A record of values from outside; raises `UserError` unless they have the types of its fields, and fit."""
     try:
-        check_fields(record, inspect.signature(record).bind(*args, **named).arguments)
+        hints = typing.get_type_hints(record)
+        for key, value in inspect.signature(record).bind(*args, **named).arguments.items():
+            _checked(value, hints[key], _EXACT, key, record.__name__)
         return record(*args, **named)
     except UserError:
         raise
