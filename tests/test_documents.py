@@ -175,4 +175,4 @@ def test_the_glossary_is_linked() -> None:
 
 def test_the_table_of_methods_is_complete() -> None:
     listed = set(re.findall(r"^\| `([\w-]+)` \|", (ROOT / "docs" / "methods.md").read_text(), re.MULTILINE))
-    assert listed == set(methods.catalog())
+    assert listed == set(methods.definitions())

@@ -130,7 +130,7 @@ def test_who_learns_what_follows_from_the_catalogue() -> None:
     parties = script("parties")
     _, shown, _ = parties.split(parties.PAGE.read_text())
     assert shown == parties.table()
-    assert {name for name in methods.catalog() if f"`{name}`" in shown} == set(methods.catalog())
+    assert {name for name in methods.definitions() if f"`{name}`" in shown} == set(methods.definitions())
 
 
 @pytest.mark.parametrize("name", MAIN)

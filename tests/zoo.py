@@ -11,13 +11,32 @@ import torch
 from torch import Tensor, nn
 
 import tacit
-from tacit.core import ClientKeys, CrossEntropy, Descent, Key, Loss, Method, ProximalTerm, Round, Rows, State, View
-from tacit.core.server_half import broadcast, client_view
+from tacit.core import (
+    ClientKeys,
+    ClientMemory,
+    CrossEntropy,
+    Descent,
+    Key,
+    Loss,
+    Messages,
+    Method,
+    ProximalTerm,
+    Round,
+    Rows,
+    ServerRound,
+    State,
+    View,
+    Wave,
+)
+from tacit.core.client_half import ClientHalf
+from tacit.core.server_half import aggregate_messages, broadcast, client_view, finish_round, reject_unusable
 from tacit.data import Population
 from tacit.engine.batches import Batches, plan_batches
 from tacit.engine.layout import Layout
 from tacit.engine.learners.kernels import KernelLearner, kernel_learner
 from tacit.engine.waves import AutoLearner, StackedClients
+from tacit.wire import frames
+from tacit.wire.frames import FrameKind
 
 
 def public_names() -> dict[str, object]:
@@ -212,3 +231,19 @@ class DiesOnce(nn.Module):
             os.kill(os.getpid(), signal.SIGKILL)
         outputs: Tensor = self.inner(x)
         return outputs
+
+
+def answer(half: ClientHalf, request: bytes, data: Wave, memory: ClientMemory) -> bytes:
+    """A client's message for a broadcast, both as bytes."""
+    frame = frames.unpack(request, FrameKind.VIEW)
+    now = half.round(frame.round, frame.cohort)
+    messages, _ = half.messages(frame.parts, data, memory, now)
+    return half.method.channel.message_format.pack(messages, 0, now)
+
+
+def server_side(method: Method, state: State, messages: Messages, now: ServerRound) -> State:
+    """The state after a round whose messages are all at hand, in a conversation of this round alone."""
+    accepted, _ = reject_unusable(messages, method.max_norm(messages.rows.dim))
+    with method.channel.open(method, now.population) as conversation:
+        total = aggregate_messages(method, conversation, state, accepted, now)
+        return finish_round(method, conversation, state, total, now)

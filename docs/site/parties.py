@@ -23,8 +23,8 @@ HEADER = ("methods", "the server learns", "clients and recipients of the model l
 def table() -> str:
     """The table as Markdown: methods with equal cells share a row."""
     rows: dict[tuple[str, ...], list[str]] = {}
-    for name, factory in sorted(methods.catalog().items()):
-        method = factory()
+    for name in sorted(methods.definitions()):
+        method = methods.find(name)()
         cells = (_server(method), who_sees(method)["clients and recipients of the model"], _guarantee(method))
         rows.setdefault((*cells, ". ".join(_assumed(method))), []).append(f"`{name}`")
     lines = [HEADER, ["---"] * len(HEADER), *([", ".join(names), *cells] for cells, names in rows.items())]

@@ -225,9 +225,9 @@ def test_a_path_that_no_disk_can_have_is_one_sentence(line, capsys):
 def test_methods_lists_the_catalogue(capsys):
     assert cli.main(["methods"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines] == list(methods.catalog())
+    assert [line.split()[0] for line in lines] == list(methods.definitions())
     assert cli.main(["methods", "--json"]) == 0
-    assert [entry["name"] for entry in json.loads(capsys.readouterr().out)] == list(methods.catalog())
+    assert [entry["name"] for entry in json.loads(capsys.readouterr().out)] == list(methods.definitions())
 
 
 def test_a_card_is_complete(capsys):

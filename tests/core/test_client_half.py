@@ -28,7 +28,7 @@ def request(weights: torch.Tensor = WEIGHTS) -> bytes:
 def test_a_client_answers_alone() -> None:
     two = replace(ALL, clients=torch.tensor([0, 1]))
     with pytest.raises(WireError, match="Expected a single client, got 2"):
-        HALF.answer(request(), two, HALF.join(WEIGHTS))
+        zoo.answer(HALF, request(), two, HALF.join(WEIGHTS))
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def test_a_client_answers_alone() -> None:
 def test_a_broadcast_that_does_not_fit_is_refused(data: bytes, sentence: str) -> None:
     one = replace(ALL, clients=torch.tensor([0]))
     with pytest.raises(WireError, match=sentence):
-        HALF.answer(data, one, HALF.join(WEIGHTS))
+        zoo.answer(HALF, data, one, HALF.join(WEIGHTS))
 
 
 def test_memory_is_read_from_bytes_or_refused() -> None:

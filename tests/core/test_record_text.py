@@ -2,7 +2,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from tacit import core, pieces, wire
+from tacit import core, pieces
 from tacit.core.record_text import parse, records_of
 from tacit.errors import UserError
 
@@ -54,10 +54,10 @@ def test_nothing_else_is_an_expression(text: str, words: str) -> None:
 )
 def test_fields_have_the_types_that_they_declare(text: str, words: str) -> None:
     with pytest.raises(UserError, match=words):
-        parse(text, records_of(core, wire, pieces), "a piece")
+        parse(text, records_of(core, pieces), "a piece")
 
 
 def test_records_are_those_that_packages_export() -> None:
-    records = records_of(core, wire, pieces)
+    records = records_of(core, pieces)
     assert {"Method", "FixedSize", "Reals", "Compact"} <= records.keys()
     assert "DENSE" not in records

@@ -254,7 +254,7 @@ UNREGISTERED: tuple[Method, ...] = (
 
 def all_methods() -> Mapping[str, Method]:
     """All of them by name, with cohorts that fit a small population."""
-    registered = {name: _with_few_draws(methods.make(name, _small(name))) for name in methods.catalog()}
+    registered = {name: _with_few_draws(methods.make(name, _small(name))) for name in methods.definitions()}
     return {**registered, **{method.name: method for method in UNREGISTERED}}
 
 

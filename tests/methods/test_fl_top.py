@@ -36,7 +36,7 @@ def task() -> Task:
 
 
 def test_every_scheme_has_a_private_form() -> None:
-    found = {name for name, factory in methods.catalog().items() if factory.__module__.endswith("fl_top")}
+    found = {name for name, entry in methods.definitions().items() if entry.module.endswith("fl_top")}
     assert found == SCHEMES | {f"{name}-dp" for name in SCHEMES}
 
 

@@ -12,7 +12,6 @@ from tacit import methods
 from tacit.cli import main
 from tacit.core import DenseRows, Messages
 from tacit.core.interfaces import Mechanism
-from tacit.core.server_half import server_side
 from tacit.errors import UserError
 from tacit.methods.priority import Formula, priority
 from tacit.pieces.mechanisms.nbafl import NOMINAL
@@ -20,6 +19,7 @@ from tacit.privacy.guarantee import Guarantee
 from tacit.report.cards import card
 from tacit.runs.directory import read_manifest
 from tacit.runs.experiment import parse
+from zoo import server_side
 
 SMALL = ["--rounds", "2", "--set", "samples=15", "--task", "digits", "--workers", "1"]
 

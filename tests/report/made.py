@@ -56,7 +56,7 @@ def made_run(
 ) -> Path:
     """Write the directory of a run; one with a guarantee has an ε that grows with its rounds."""
     given = {"rounds": max(rounds, 1), **(args or {})}
-    form = methods.make(method, given).to_plain() if method in methods.catalog() else {"type": "Method"}
+    form = methods.make(method, given).to_plain() if method in methods.definitions() else {"type": "Method"}
     manifest = Manifest(
         method=MethodEntry(name=method, args=given, form=form),
         task=task,

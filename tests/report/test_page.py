@@ -147,7 +147,7 @@ def test_a_method_of_ones_own_is_reported_without_a_guarantee(tmp_path: Path) ->
 
 
 @pytest.mark.law
-@pytest.mark.parametrize("name", sorted(methods.catalog()))
+@pytest.mark.parametrize("name", sorted(methods.definitions()))
 def test_every_method_has_a_page(name: str, tmp_path: Path) -> None:
     """With a picture of its parties, before and after its first rounds."""
     for rounds in (0, 2):

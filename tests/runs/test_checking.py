@@ -35,7 +35,7 @@ from tacit.core.prices import Gaussian, Price, Release, Unit, Unproved
 from tacit.core.provenance import is_bounded_for, own_parts
 from tacit.data import Task
 from tacit.errors import CompositionError, UserError
-from tacit.methods import catalog, make
+from tacit.methods import definitions, make
 from tacit.pieces import CentralGaussian, FixedClip, Poisson, Sgd
 from tacit.pieces.codecs import RandomK, Select, Size
 from tacit.pieces.mechanisms.clipping import clip_rows
@@ -221,7 +221,7 @@ def guarantee(used: Method) -> str:
 
 
 def test_a_method_of_our_pieces_has_no_parts_of_ones_own() -> None:
-    for name in catalog():
+    for name in definitions():
         assert own_parts(make(name)) == ()
 
 
@@ -356,7 +356,7 @@ def test_the_checker_finds_violations(piece: object, slot: str, sentence: str) -
 def test_our_own_pieces_pass() -> None:
     """Except those that are accounted as unproved, or not as a sum."""
     tried = set[str]()
-    for name in catalog():
+    for name in definitions():
         used = make(name).sized(1.0)
         proved = [] if isinstance(used.mechanism.price(0), Unproved) else [used.mechanism]
         sums = [used.aggregator] if used.aggregator.models == 1 else []

@@ -7,7 +7,7 @@
     channel.message_format ──► bytes
 
 A simulation calls `read_broadcast` once and `make_messages` for every wave, on tensors in memory; a site calls
-`ClientHalf.answer`, on bytes. Neither sees the server's state.
+`ClientHalf.messages`, on what it read from bytes. Neither sees the server's state.
 
 A client trusts no server to make its row what the method says: a broadcast that would make it anything else is refused
 by `read_broadcast`, before anything is computed. A site calls it before it charges its ledger.
@@ -25,8 +25,7 @@ from tacit.core.rows import DenseRows
 from tacit.core.state import ClientMemory, ClientRound, Messages, Round, View, decoded_part
 from tacit.core.wave import EmptyWave, Shapes, Wave
 from tacit.errors import WireError
-from tacit.wire import frames
-from tacit.wire.frames import FrameKind, Part, Parts
+from tacit.wire.frames import Part, Parts
 
 
 def read_broadcast(method: Method, parts: Parts, memory: ClientMemory, now: Round) -> tuple[View, ClientMemory]:
@@ -35,7 +34,10 @@ def read_broadcast(method: Method, parts: Parts, memory: ClientMemory, now: Roun
     Raises `WireError` for a broadcast that is not one of this method in this round: with parts that are missing, that
     no piece reads, or that do not fit what the client knows, or with numbers that are not finite.
     """
-    _check_parts(method, parts)
+    known = {*read_parts(method.codec), *read_parts(method.mechanism)}
+    if found := parts.keys() - known:
+        names = ", ".join(sorted(part.name for part in found))
+        raise WireError(f"Expected a broadcast of {method.name}, got one with {names}, which no piece of it reads.")
     view, memory = read_model(method, parts, memory, now)
     method.mechanism.check_broadcast(view)
     return view, memory
@@ -50,14 +52,6 @@ def read_model(method: Method, parts: Parts, memory: ClientMemory, now: Round) -
     if not bool(torch.isfinite(view.weights).all()):
         raise WireError("Expected a model of finite numbers, got infinite ones, or NaN.")
     return view, memory
-
-
-def _check_parts(method: Method, parts: Parts) -> None:
-    """Raise `WireError` if there are parts that neither the codec nor the mechanism reads."""
-    known = {*read_parts(method.codec), *read_parts(method.mechanism)}
-    if found := parts.keys() - known:
-        names = ", ".join(sorted(part.name for part in found))
-        raise WireError(f"Expected a broadcast of {method.name}, got one with {names}, which no piece of it reads.")
 
 
 def make_messages(method: Method, view: View, data: Wave, now: ClientRound) -> Messages:
@@ -86,7 +80,7 @@ _NO_KEYS = ClientKeys(Key(bytes(32)))  # where no client draws
 
 @dataclass(frozen=True)
 class ClientHalf:
-    """One client of a run, as a function of bytes: all it knows before its first round.
+    """One client of a run: all it knows before its first round.
 
     Attributes:
         method: what is trained, and how.
@@ -104,23 +98,10 @@ class ClientHalf:
         """The memory before the first round; `weights` are the model's initial ones."""
         return ClientMemory(weights, self.shared.child("before"))
 
-    def answer(self, request: bytes, data: Wave, memory: ClientMemory) -> tuple[bytes, ClientMemory]:
-        """The client's message for this broadcast, and what it keeps.
-
-        Args:
-            request: the broadcast.
-            data: the client, as a wave of one.
-            memory: what it kept from earlier rounds.
-        """
-        frame = frames.unpack(request, FrameKind.VIEW)
-        now = self.round(frame.round, frame.cohort)
-        messages, memory = self.messages(frame.parts, data, memory, now)
-        return self.method.channel.message_format.pack(messages, 0, now), memory
-
     def messages(
         self, parts: Parts, data: Wave, memory: ClientMemory, now: ClientRound
     ) -> tuple[Messages, ClientMemory]:
-        """The client's message as numbers, for a channel whose protocol sends it, and what it keeps.
+        """The client's message, which its channel sends, and what it keeps.
 
         Args:
             parts: of the broadcast.

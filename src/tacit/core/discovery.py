@@ -54,14 +54,8 @@ class Definition:
         summary, _, _ = (inspect.getdoc(factory) or "").partition("\n")
         known = inspect.signature(factory).parameters.values()
         defaults = {each.name: "" if each.default is each.empty else repr(each.default) for each in known}
-        return cls(
-            factory.__module__,
-            factory.__name__,
-            summary,
-            defaults,
-            short_names=short_names,
-            default_task=default_task,
-        )
+        names = factory.__module__, factory.__name__
+        return cls(*names, summary, defaults, short_names=short_names, default_task=default_task)
 
     def load(self) -> Any:
         """Import the module and return the factory."""

@@ -74,7 +74,9 @@ def write(path: Path, content: bytes, *, parents: bool = False, private: bool = 
             with suppress(OSError):
                 partial.unlink(missing_ok=True)
             raise
-        _flush_directory(path.parent)
+        with _opened(path.parent) as descriptor:
+            if _LOCKS:
+                os.fsync(descriptor)
 
 
 @contextmanager
@@ -87,16 +89,21 @@ def locked(folder: Path) -> Iterator[None]:
         >>> with locked(Path(".")):
         ...     pass
     """
-    if not _LOCKS:  # nor can a folder be opened
-        yield
-        return
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
+    with _opened(folder) as descriptor:
         with suppress(OSError):
             lock(descriptor)
         yield
+
+
+@contextmanager
+def _opened(folder: Path) -> Iterator[int]:
+    """The descriptor of a folder; -1 on Windows, which opens none."""
+    descriptor = os.open(folder, os.O_RDONLY) if _LOCKS else -1
+    try:
+        yield descriptor
     finally:
-        os.close(descriptor)
+        if _LOCKS:
+            os.close(descriptor)
 
 
 def lock(file: IO[bytes] | int, *, wait: bool = True, inherited: bool = True) -> None:
@@ -135,16 +142,6 @@ def flush(file: IO[bytes]) -> None:
     """Flush buffers and force what was written to disk."""
     file.flush()
     os.fsync(file.fileno())
-
-
-def _flush_directory(directory: Path) -> None:
-    if not _LOCKS:  # Windows opens no folders
-        return
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 class ChainedFile:

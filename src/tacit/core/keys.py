@@ -14,9 +14,8 @@ its seed, the Mersenne Twister shows its state in its output) must not draw it. 
 import hashlib
 import math
 import secrets
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Literal, Protocol, Self
+from typing import Literal, Protocol, Self, get_args
 
 import numpy as np
 import torch
@@ -28,9 +27,7 @@ from torch import Tensor
 from tacit.errors import UserError
 
 Noise = Literal["secret", "seeded"]
-NOISES: tuple[Noise, ...] = ("secret", "seeded")
-
-
+NOISES: tuple[Noise, ...] = get_args(Noise)
 _ONE = 2.0**-53  # uniform numbers are multiples of it
 FEW = 1 << 16  # numbers of which a subset is the beginning of a permutation
 _BLOCK = 1 << 15  # pairs of normal numbers at a time: they stay in cache
@@ -144,10 +141,6 @@ class Key:
     def stream(self) -> Stream:
         """The secret numbers of this key: for noise, cohorts and everything else that must not be predictable."""
         return Stream(self.value)
-
-    def byte_source(self) -> Callable[[int], bytes]:
-        """A function that returns the next `n` bytes of this key's stream, unpredictable without the key."""
-        return self.stream().bytes
 
     def public_generator(self) -> torch.Generator:
         """A PyTorch generator, which keeps only 32 bits of the key: for what may be public (splits, masks)."""
@@ -291,7 +284,6 @@ class KeySource(Protocol):
 
     def keys(self, index: int) -> RunKeys:
         """The keys of round `index`, the same at every call."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ mean, usually the mean itself.
 
 import copy
 import inspect
+from abc import abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
@@ -31,25 +32,25 @@ from tacit.errors import DataError, UserError, expect
 class Loss(Protocol):
     """A loss per sample, the check of its targets, and its metrics."""
 
+    @abstractmethod
     def per_sample(self, outputs: Tensor, y: Tensor) -> Tensor:
         """The loss of every sample; both arguments have the samples in their first dimension."""
-        ...
+
+    @abstractmethod
+    def check(self, y: Tensor, outputs: Tensor) -> None:
+        """Raise `DataError` if the targets do not fit outputs of this shape."""
+
+    @abstractmethod
+    def metrics(self, outputs: Tensor, y: Tensor) -> dict[str, float]:
+        """Metrics on held-out data by name, the most important first."""
 
     def from_mean(self, mean: Tensor) -> Tensor:
         """The loss of a batch or a client, from the mean loss of its samples."""
-        ...
-
-    def check(self, y: Tensor, outputs: Tensor) -> None:
-        """Raise `DataError` if the targets do not fit outputs of this shape."""
-        ...
-
-    def metrics(self, outputs: Tensor, y: Tensor) -> dict[str, float]:
-        """Metrics on held-out data by name, the most important first."""
-        ...
+        return mean
 
 
 @dataclass(frozen=True, repr=False)
-class CrossEntropy:
+class CrossEntropy(Loss):
     """Classification: outputs are logits (samples, classes), targets are class numbers (int64).
 
     Args:
@@ -73,9 +74,6 @@ class CrossEntropy:
         loss = F.cross_entropy(outputs, y, reduction="none")
         return loss if self.weight is None else loss * outputs.new_tensor(self.weight)[y]
 
-    def from_mean(self, mean: Tensor) -> Tensor:
-        return mean
-
     def check(self, y: Tensor, outputs: Tensor) -> None:
         if y.dtype != torch.int64 or y.dim() != 1:
             raise DataError(
@@ -95,7 +93,7 @@ class CrossEntropy:
 
 
 @dataclass(frozen=True)
-class SequenceCrossEntropy:
+class SequenceCrossEntropy(Loss):
     """Classification of every position: targets are class numbers (samples, T, ...), as in tagging or segmentation.
 
     Outputs are logits with the classes last, (samples, T, classes), or second as in PyTorch, (samples, classes, T).
@@ -121,9 +119,6 @@ class SequenceCrossEntropy:
             loss = loss * outputs.new_tensor(self.weight)[labels]
         return loss.flatten(1).sum(1) / known.flatten(1).sum(1).clamp(min=1)
 
-    def from_mean(self, mean: Tensor) -> Tensor:
-        return mean
-
     def check(self, y: Tensor, outputs: Tensor) -> None:
         if y.dtype != torch.int64 or y.dim() < 2:
             raise DataError(
@@ -148,14 +143,11 @@ class SequenceCrossEntropy:
 
 
 @dataclass(frozen=True)
-class MeanSquared:
+class MeanSquared(Loss):
     """Regression: outputs and targets have the same shape; the mean over all but the samples."""
 
     def per_sample(self, outputs: Tensor, y: Tensor) -> Tensor:
         return (outputs - y).square().flatten(1).mean(1)
-
-    def from_mean(self, mean: Tensor) -> Tensor:
-        return mean
 
     def check(self, y: Tensor, outputs: Tensor) -> None:
         check_real("regression targets", y, outputs)
@@ -166,14 +158,11 @@ class MeanSquared:
 
 
 @dataclass(frozen=True)
-class BinaryCrossEntropy:
+class BinaryCrossEntropy(Loss):
     """Two classes: outputs are logits (samples, 1), targets are 0.0 or 1.0 of the same shape."""
 
     def per_sample(self, outputs: Tensor, y: Tensor) -> Tensor:
         return F.binary_cross_entropy_with_logits(outputs, y, reduction="none").flatten(1).mean(1)
-
-    def from_mean(self, mean: Tensor) -> Tensor:
-        return mean
 
     def check(self, y: Tensor, outputs: Tensor) -> None:
         check_real("binary targets", y, outputs)
@@ -189,7 +178,7 @@ class BinaryCrossEntropy:
 
 
 @dataclass(frozen=True)
-class RootMeanSquared:
+class RootMeanSquared(Loss):
     """Regression by the root of the mean squared error of a batch (Galli et al. 2023, Eq. 10).
 
     Its gradient is that of `MeanSquared` divided by twice the root. Its norm hardly depends on the size of the error,
@@ -197,13 +186,13 @@ class RootMeanSquared:
     """
 
     def per_sample(self, outputs: Tensor, y: Tensor) -> Tensor:
-        return (outputs - y).square().flatten(1).mean(1)
+        return MeanSquared().per_sample(outputs, y)
+
+    def check(self, y: Tensor, outputs: Tensor) -> None:
+        MeanSquared().check(y, outputs)
 
     def from_mean(self, mean: Tensor) -> Tensor:
         return _root(mean)
-
-    def check(self, y: Tensor, outputs: Tensor) -> None:
-        check_real("regression targets", y, outputs)
 
     def metrics(self, outputs: Tensor, y: Tensor) -> dict[str, float]:
         rmse = float(self.per_sample(outputs, y).double().mean().sqrt())
@@ -211,7 +200,7 @@ class RootMeanSquared:
 
 
 @dataclass(frozen=True)
-class RootBrier:
+class RootBrier(Loss):
     """Classification by the root of the Brier score: the RMSE between softmax and the one-hot label."""
 
     def per_sample(self, outputs: Tensor, y: Tensor) -> Tensor:
@@ -231,7 +220,7 @@ class RootBrier:
 
 
 @dataclass(frozen=True, repr=False)
-class FunctionLoss:
+class FunctionLoss(Loss):
     """A function or module of one's own, of outputs and targets; it is applied to every sample alone.
 
     Args:
@@ -255,9 +244,6 @@ class FunctionLoss:
             rows = zip(torch.split(outputs, 1), torch.split(y, 1), strict=True)
             return torch.stack([self.function(*row).reshape(()) for row in rows])
         return values if values.dim() == 1 else values.flatten(1).mean(1)
-
-    def from_mean(self, mean: Tensor) -> Tensor:
-        return mean
 
     def check(self, y: Tensor, outputs: Tensor) -> None:
         if y.is_floating_point() and not bool(torch.isfinite(y).all()):

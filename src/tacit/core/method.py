@@ -13,15 +13,7 @@ from numbers import Integral
 from typing import Self
 
 from tacit.core.composition import check_composition, check_pieces
-from tacit.core.interfaces import (
-    Aggregator,
-    Channel,
-    Codec,
-    Mechanism,
-    Sampler,
-    ServerUpdate,
-    Trainer,
-)
+from tacit.core.interfaces import Aggregator, Channel, Codec, Mechanism, Sampler, ServerUpdate, Trainer
 from tacit.core.neutral import Add, Identity, Mean, NoNoise, Plain
 from tacit.core.plain_form import PLAIN_VERSION, Form, canonical, digest, from_plain, parse, to_plain
 from tacit.core.prices import Budget, Unit, check_delta, check_rounds
@@ -84,7 +76,7 @@ class Method:
         return {"version": PLAIN_VERSION, **to_plain(self)}
 
     @classmethod
-    def from_plain(cls, plain: Mapping[str, Form], own: Iterable[type] = ()) -> Self:
+    def from_plain(cls, plain: Form, own: Iterable[type] = ()) -> Self:
         """The method of a canonical form.
 
         Args:
@@ -100,6 +92,8 @@ class Method:
             >>> Method.from_plain(method.to_plain()) == method
             True
         """
+        if not isinstance(plain, Mapping):
+            raise UserError("Expected the form of a method, a dictionary, got another value.")
         given = dict(plain)
         version = given.pop("version", None)
         if version != PLAIN_VERSION or isinstance(version, bool):
@@ -117,7 +111,7 @@ class Method:
     @classmethod
     def from_canonical(cls, text: str) -> Self:
         """The method of a canonical text; raises `UserError` for anything else."""
-        found = cls.from_plain(_named(parse(text)))
+        found = cls.from_plain(parse(text))
         if found.canonical != text:
             raise UserError("Expected the canonical form of a method, got another form of the same one.")
         return found
@@ -166,10 +160,3 @@ class Method:
         """Whether waves can be summed as they arrive, so that memory does not grow with the cohort."""
         together = self.mechanism.requires == "all messages" or self.aggregator.requires == "messages"
         return self.channel.streams and not together
-
-
-def _named(plain: Form) -> Mapping[str, Form]:
-    """A form that is a dictionary; raises `UserError` for any other."""
-    if isinstance(plain, dict):
-        return plain
-    raise UserError("Expected the form of a method, a dictionary, got another value.")

@@ -22,7 +22,7 @@ from typing import Any
 
 from torch import Tensor
 
-from tacit import core, wire
+from tacit import core
 from tacit.core.record_text import records_of
 from tacit.core.schema import arms, check_names, choose, item_types, made
 from tacit.errors import UserError
@@ -34,7 +34,7 @@ MAX_VALUES = 10_000
 MAX_CHARACTERS = 1 << 20  # of a form as text
 _DIGESTS = ("function", "name", "partial", "tensor")  # types of which a form has a name or digest only
 Form = Any  # None, a bool, an int, a finite float, a str, or a list or dictionary of these by name
-_packages: list[ModuleType] = [core, wire]
+_packages: list[ModuleType] = [core]
 
 
 def allow(package: ModuleType) -> None:

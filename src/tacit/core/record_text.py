@@ -9,7 +9,6 @@ import dataclasses
 import warnings
 from collections.abc import Iterator, Mapping
 from types import ModuleType
-from typing import TypeGuard
 
 from tacit.core.schema import choose, made
 from tacit.errors import UserError
@@ -31,18 +30,14 @@ def parse(text: str, records: Mapping[str, type], what: str) -> object:
     if len(text) > MAX_TEXT_BYTES:
         raise UserError(f"Expected the text of {what} to have at most {MAX_TEXT_BYTES} characters, got {len(text)}.")
     try:
-        return _value(_tree(text), records)
-    except (SyntaxError, RecursionError, MemoryError) as error:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # such as those of invalid escapes
+            tree = ast.parse(text, mode="eval").body
+        return _value(tree, records)
+    except UserError:
+        raise
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise UserError(f"Expected the text of {what}, got something else.") from error
-
-
-def _tree(text: str) -> ast.expr:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # such as those of invalid escapes
-        try:
-            return ast.parse(text, mode="eval").body
-        except ValueError as error:
-            raise SyntaxError(str(error)) from error
 
 
 def records_of(*packages: ModuleType) -> Mapping[str, type]:
@@ -57,20 +52,16 @@ class _Records(Mapping[str, type]):
         self._places = places
 
     def __getitem__(self, name: str) -> type:
-        value = getattr(self._places[name], name)
-        if not _is_record(value):
-            raise KeyError(name)
-        return value
+        value: object = getattr(self._places[name], name)
+        if isinstance(value, type) and dataclasses.is_dataclass(value):
+            return value
+        raise KeyError(name)
 
     def __iter__(self) -> Iterator[str]:
         return (name for name in self._places if name in self)
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
-
-
-def _is_record(value: object) -> TypeGuard[type]:
-    return isinstance(value, type) and dataclasses.is_dataclass(value)
 
 
 def _value(node: ast.expr, records: Mapping[str, type]) -> object:
@@ -88,8 +79,5 @@ def _value(node: ast.expr, records: Mapping[str, type]) -> object:
             return node.value
         case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as number)):
             return -number
-    raise UserError(f'Expected records and plain values in the text, got "{_excerpt(node)}".')
-
-
-def _excerpt(node: ast.expr) -> str:
-    return ast.unparse(node.func if isinstance(node, ast.Call) else node)[:80]
+    excerpt = ast.unparse(node.func if isinstance(node, ast.Call) else node)[:80]
+    raise UserError(f'Expected records and plain values in the text, got "{excerpt}".')

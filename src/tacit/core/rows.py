@@ -37,49 +37,38 @@ class Rows(Protocol):
     @property
     def count(self) -> int:
         """The number of rows."""
-        ...
 
     @property
     def dim(self) -> int:
         """The length of every row."""
-        ...
 
     @property
     def dtype(self) -> torch.dtype:
         """The dtype of the numbers."""
-        ...
 
     def norms(self) -> Tensor:
         """The L2 norm of every row; infinite or NaN only where the row is not finite."""
-        ...
 
     def scaled(self, factors: Tensor) -> "Rows":
         """Every row multiplied by its factor."""
-        ...
 
     def layer_norms(self, layers: tuple[int, ...]) -> Tensor:
         """The L2 norm of every layer of every row, (count, layers); `layers` are their sizes."""
-        ...
 
     def layer_scaled(self, factors: Tensor, layers: tuple[int, ...]) -> "Rows":
         """Every layer of every row multiplied by its factor, (count, layers)."""
-        ...
 
     def keep(self, which: Tensor) -> "Rows":
         """The rows where the boolean `which` is true."""
-        ...
 
     def select(self, coordinates: Tensor) -> "Rows":
         """The given coordinates of every row."""
-        ...
 
     def sum(self) -> Tensor:
         """The sum of all rows."""
-        ...
 
     def dense(self) -> Tensor:
         """All rows as a tensor, (count, dim)."""
-        ...
 
 
 @dataclass(frozen=True, eq=False)

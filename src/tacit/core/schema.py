@@ -11,7 +11,9 @@ import inspect
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from fractions import Fraction
+from types import NoneType
 from typing import Any, Literal, TypeVar
 
 from tacit.errors import UserError
@@ -57,15 +59,13 @@ def call(factory: Callable[..., _T], label: str, options: Mapping[str, object]) 
         tacit.errors.UserError: Expected options of noisy in clip, rounds, got 'clp'. Did you mean 'clip'?
     """
     known = inspect.signature(factory, eval_str=True).parameters
-    plain, nested = split_dots(options)
-    check_names([*plain, *nested], known, label)
-    missing = [key for key, p in known.items() if p.default is p.empty and key not in plain]
+    grouped = _by_name(options)
+    check_names(grouped, known, label)
+    missing = [key for key, p in known.items() if p.default is p.empty and key not in options]
     if missing:
         raise UserError(f"Expected {label} to be given {listed(missing)}: there is no default.")
-    arguments = {key: convert(value, known[key].annotation, key, label) for key, value in plain.items()}
-    for key, changes in nested.items():
-        arguments[key] = changed(arguments.get(key, known[key].default), changes, f"{key} of {label}")
-    return factory(**arguments)
+    parameters = {key: known[key] for key in grouped}
+    return factory(**{key: _given(p.default, grouped[key], p.annotation, key, label) for key, p in parameters.items()})
 
 
 def annotation_of(factory: Callable[..., object], path: str) -> Any:
@@ -84,21 +84,6 @@ def annotation_of(factory: Callable[..., object], path: str) -> Any:
         annotation = typing.get_type_hints(type(record)).get(field, Any)
         record = getattr(record, field, None)
     return annotation
-
-
-def split_dots(options: Mapping[str, object]) -> tuple[dict[str, object], dict[str, dict[str, object]]]:
-    """Options without dots, and those with dots by the name before the first.
-
-    Example:
-        >>> split_dots({"rounds": 3, "descent.lr": 0.1, "descent.steps": 2})
-        ({'rounds': 3}, {'descent': {'lr': 0.1, 'steps': 2}})
-    """
-    nested: dict[str, dict[str, object]] = {}
-    for key, value in options.items():
-        if "." in key:
-            name, _, rest = key.partition(".")
-            nested.setdefault(name, {})[rest] = value
-    return {key: value for key, value in options.items() if "." not in key}, nested
 
 
 def check_names(options: Iterable[str], known: Iterable[str], label: str) -> None:
@@ -124,22 +109,29 @@ def changed(record: _T, changes: Mapping[str, object], label: str) -> _T:
     """
     if not changes:
         return record
-    known = {f.name for f in dataclasses.fields(record) if f.init} if dataclasses.is_dataclass(record) else set()
-    nested: dict[str, dict[str, object]] = {}
-    for path, value in changes.items():
-        name, _, rest = path.partition(".")
-        if name not in known:
-            hint = suggestion(name, known)
-            raise UserError(f"Expected fields of {label} in {listed(sorted(known))}, got {name!r}.{hint}")
-        nested.setdefault(name, {})[rest] = value
+    known = sorted(f.name for f in dataclasses.fields(record) if f.init) if dataclasses.is_dataclass(record) else ()
+    grouped = _by_name(changes)
+    for name in grouped:
+        choose(dict.fromkeys(known), name, f"fields of {label}")
     hints = typing.get_type_hints(type(record))
-    new = {
-        name: convert(inner[""], hints[name], name, label)
-        if "" in inner
-        else changed(getattr(record, name), inner, f"{name} of {label}")
-        for name, inner in nested.items()
-    }
+    new = {name: _given(getattr(record, name), inner, hints[name], name, label) for name, inner in grouped.items()}
     return dataclasses.replace(record, **_replaced(record, new), **new)  # type: ignore[type-var]
+
+
+def _by_name(options: Options) -> dict[str, dict[str, object]]:
+    """Options by the name before the first dot, and then by the path after it, which is empty without dots."""
+    grouped: dict[str, dict[str, object]] = {}
+    for key, value in options.items():
+        name, _, path = key.partition(".")
+        grouped.setdefault(name, {})[path] = value
+    return grouped
+
+
+def _given(value: object, options: Options, annotation: Any, name: str, label: str) -> object:
+    """A value, or the one that the empty path gives instead, with the fields that other paths give."""
+    if "" in options:
+        value = convert(options[""], annotation, name, label)
+    return changed(value, {path: each for path, each in options.items() if path}, f"{name} of {label}")
 
 
 def simplest_fraction(value: float) -> Fraction:
@@ -168,33 +160,27 @@ def instead_of(other: str, default: Any = None) -> Any:
 def convert(value: object, annotation: Any, key: str, label: str) -> object:
     """Convert a plain value to an annotated type; records must be of that type, and other values are unchanged."""
     if typing.get_origin(annotation) is Literal:
-        return _literal(value, typing.get_args(annotation), key, label)
-    try:
-        return _read(value, annotation)
-    except (ValueError, TypeError, ZeroDivisionError):
-        raise _wrong_type(value, annotation, key, label) from None
+        choices = {str(choice): choice for choice in typing.get_args(annotation)}
+        return choose(choices, str(value), f"{key} of {label}")
+    return _checked(value, annotation, _READERS, key, label)
 
 
-def check_fields(record: type, given: Mapping[str, object]) -> None:
-    """Raise `UserError` unless values have the types of the record's fields; nothing is converted.
+def made(record: type[_T], args: Sequence[object], named: Mapping[str, object]) -> _T:
+    """A record of values from outside, which are not converted.
+
+    Raises `UserError` unless they have the types of its fields, and fit.
 
     Example:
         >>> from tacit.core import Budget
-        >>> check_fields(Budget, {"epsilon": "2"})
+        >>> made(Budget, (), {"epsilon": "2", "delta": 0.1})
         Traceback (most recent call last):
             ...
         tacit.errors.UserError: Expected epsilon of Budget to be a number, got '2' (str).
     """
-    hints = typing.get_type_hints(record)
-    for key, value in given.items():
-        if not _has_type(value, hints[key]):
-            raise _wrong_type(value, hints[key], key, record.__name__)
-
-
-def made(record: type[_T], args: Sequence[object], named: Mapping[str, object]) -> _T:
-    """A record of values from outside; raises `UserError` unless they have the types of its fields, and fit."""
     try:
-        check_fields(record, inspect.signature(record).bind(*args, **named).arguments)
+        hints = typing.get_type_hints(record)
+        for key, value in inspect.signature(record).bind(*args, **named).arguments.items():
+            _checked(value, hints[key], _EXACT, key, record.__name__)
         return record(*args, **named)
     except UserError:
         raise
@@ -204,12 +190,7 @@ def made(record: type[_T], args: Sequence[object], named: Mapping[str, object]) 
 
 def arms(annotation: Any) -> tuple[Any, ...]:
     """The types of a union; of any other annotation, itself."""
-    union = typing.get_origin(annotation) in (types.UnionType, typing.Union)
-    return typing.get_args(annotation) if union else (annotation,)
-
-
-def _wrong_type(value: object, annotation: Any, key: str, label: str) -> UserError:
-    return UserError(f"Expected {key} of {label} to be {_name(annotation)}, got {value!r} ({type(value).__name__}).")
+    return typing.get_args(annotation) if typing.get_origin(annotation) in _UNIONS else (annotation,)
 
 
 def choose(table: Mapping[str, _T], name: str, what: str) -> _T:
@@ -255,46 +236,27 @@ def _replaced(record: Any, new: Mapping[str, object]) -> dict[str, object]:
     return {other: fields[other].default for other in others if other not in new}
 
 
-def _literal(value: object, choices: tuple[object, ...], key: str, label: str) -> object:
-    if value in choices:
-        return value
-    names = {str(choice): choice for choice in choices}
-    return choose(names, str(value), f"{key} of {label}")
+def _checked(value: object, annotation: Any, readers: "_Readers", key: str, label: str) -> object:
+    try:
+        return _read(value, annotation, readers)
+    except _MISFITS:
+        found = f"{value!r} ({type(value).__name__})"
+        raise UserError(f"Expected {key} of {label} to be {_name(annotation)}, got {found}.") from None
 
 
-def _read(value: object, annotation: Any) -> object:
-    """Convert one value, or raise `ValueError` or `TypeError`."""
-    origin = typing.get_origin(annotation)
-    if origin in (types.UnionType, typing.Union):
-        return _read_union(value, typing.get_args(annotation))
+def _read(value: object, annotation: Any, readers: "_Readers") -> object:
+    """The value as the annotated type; raises one of `_MISFITS` if it cannot be read so."""
+    origin, args = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin in _UNIONS:
+        return _read_union(value, args, readers)
     if origin is tuple:
-        items = _items(value)
-        kinds = item_types(typing.get_args(annotation), len(items))
-        return tuple(_read(item, kind) for item, kind in zip(items, kinds, strict=True))
-    reader = _READERS.get(annotation)
-    if reader is None and not _fits(value, annotation):
+        items = readers[tuple](value)
+        return tuple(_read(item, kind, readers) for item, kind in zip(items, item_types(args, len(items)), strict=True))
+    if annotation in readers:
+        return readers[annotation](value)
+    if value not in args if origin is Literal else not _fits(value, annotation):
         raise TypeError(value)
-    return reader(value) if reader else value
-
-
-def _has_type(value: object, annotation: Any) -> bool:
-    """Whether a value has the annotated type; a whole number is a number, and true and false are none."""
-    origin, arms = typing.get_origin(annotation), typing.get_args(annotation)
-    if origin in (types.UnionType, typing.Union):
-        return any(_has_type(value, arm) for arm in arms)
-    if origin is Literal:
-        return value in arms
-    if origin is tuple:
-        return isinstance(value, tuple) and _have_types(value, item_types(arms, len(value)))
-    if annotation in (int, float):
-        return isinstance(value, (int, annotation)) and not isinstance(value, bool) and not _huge(value)
-    if annotation in (bool, str, type(None)):
-        return isinstance(value, annotation)
-    return _fits(value, annotation)
-
-
-def _huge(value: object) -> bool:
-    return isinstance(value, int) and abs(value) > MAX_INT
+    return value
 
 
 def _fits(value: object, annotation: Any) -> bool:
@@ -306,20 +268,12 @@ def _fits(value: object, annotation: Any) -> bool:
     return not dataclasses.is_dataclass(annotation) or isinstance(value, typing.cast(type, annotation))
 
 
-def _read_union(value: object, arms: tuple[Any, ...]) -> object:
-    """The value as the first type of the union that accepts it; the string `none` is `None` where that is allowed."""
-    if type(None) in arms and (value is None or (isinstance(value, str) and value.lower() == "none")):
-        return None
-    for arm in sorted((arm for arm in arms if arm is not type(None)), key=_width):
-        try:
-            return _read(value, arm)
-        except (ValueError, TypeError, ZeroDivisionError):
-            continue
+def _read_union(value: object, arms: tuple[Any, ...], readers: "_Readers") -> object:
+    """The value as the first type of the union that accepts it, narrow ones first: `3` is an int before a string."""
+    for arm in sorted(arms, key=lambda arm: _WIDTHS.get(arm, 1)):
+        with suppress(*_MISFITS):
+            return _read(value, arm, readers)
     raise ValueError(value)
-
-
-def _have_types(values: tuple[object, ...], kinds: tuple[Any, ...]) -> bool:
-    return len(values) == len(kinds) and all(map(_has_type, values, kinds))
 
 
 def _items(value: object) -> Sequence[object]:
@@ -339,64 +293,65 @@ def item_types(arms: tuple[Any, ...], count: int) -> tuple[Any, ...]:
     return arms[:1] * count if arms[1:] == (Ellipsis,) else arms
 
 
-def _width(annotation: Any) -> int:
-    """The order in which types are tried, narrow ones first: `3` is an int before it is a float or a string."""
-    order = [bool, int, float, str]
-    return order.index(annotation) if annotation in order else -1
+def _exactly(*kinds: type) -> Callable[[object], Any]:
+    """A reader of values of these types as they are: true and false are no numbers, and integers have 64 bits."""
 
-
-def _to_bool(value: object) -> bool:
-    words = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
-    match value:
-        case bool():
-            return value
-        case str() if value.lower() in words:
-            return words[value.lower()]
-    raise ValueError(value)
-
-
-def _to_int(value: object) -> int:
-    match value:
-        case bool():
+    def read(value: object) -> object:
+        if type(value) not in kinds and (type(value) is bool or not isinstance(value, kinds)):
             raise TypeError(value)
-        case float() if not value.is_integer():
+        if isinstance(value, int) and abs(value) > MAX_INT:
             raise ValueError(value)
-        case int() | float() | str() if not _huge(whole := int(value)):
-            return whole
-    raise TypeError(value)
+        return value
+
+    return read
+
+
+def _to_none(value: object) -> object:
+    return _EXACT[NoneType](None if isinstance(value, str) and value.lower() == "none" else value)
+
+
+def _to_bool(value: object) -> object:
+    words = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
+    return words[value.lower()] if isinstance(value, str) and value.lower() in words else _EXACT[bool](value)
+
+
+def _to_int(value: object) -> object:
+    whole = isinstance(value, str) or (isinstance(value, float) and value.is_integer())
+    return _EXACT[int](int(value) if whole else value)  # type: ignore[call-overload]
 
 
 def _to_float(value: object) -> float:
     """A number from a number or a string, which may be a fraction such as `1/60`."""
-    match value:
-        case bool():
-            raise TypeError(value)
-        case str() if "/" in value:
-            return float(Fraction(value.replace(" ", "")))
-        case int() | float() | str():
-            return float(value)
-    raise TypeError(value)
+    if isinstance(value, str):
+        return float(Fraction(value.replace(" ", "")) if "/" in value else value)
+    return float(_EXACT[float](value))
 
 
-def _to_str(value: object) -> str:
-    if not isinstance(value, str):
-        raise TypeError(value)
-    return value
-
-
-_READERS: dict[Any, Callable[[object], object]] = {
+_Readers = Mapping[Any, Callable[[object], Any]]
+_UNIONS = (types.UnionType, typing.Union)
+_MISFITS = (ValueError, TypeError, ArithmeticError)
+_WIDTHS = {NoneType: 0, bool: 2, int: 3, float: 4, str: 5}  # of types in a union; 1: of all others
+_EXACT: _Readers = {  # of values from Python
+    float: _exactly(int, float),
+    **{kind: _exactly(kind) for kind in (NoneType, bool, int, str, tuple)},
+}
+_READERS: _Readers = {  # of values from a file or a command line
+    NoneType: _to_none,
     bool: _to_bool,
     int: _to_int,
     float: _to_float,
-    str: _to_str,
+    str: _EXACT[str],
+    tuple: _items,
 }
 
 
 def _name(annotation: Any) -> str:
     """An annotation in words, for error messages."""
     origin, arms = typing.get_origin(annotation), typing.get_args(annotation)
-    if origin in (types.UnionType, typing.Union):
-        return " or ".join(_name(arm) for arm in arms)
+    if origin in _UNIONS:
+        return " or ".join(map(_name, arms))
+    if origin is Literal:
+        return " or ".join(map(str, arms))
     if origin is tuple:
         same = arms[1:] == (Ellipsis,)
         return f"a list, each item {_name(arms[0])}" if same else f"({', '.join(map(_name, arms))})"

@@ -10,16 +10,18 @@ import json
 import math
 import re
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+import typing
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, is_dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from types import NoneType
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
-from msgspec import Meta, inspect
+from msgspec import Meta, Struct, inspect
 
 from tacit.core import files
-from tacit.core.schema import TYPES_IN_WORDS, listed, suggestion
+from tacit.core.schema import TYPES_IN_WORDS, arms, item_types, listed, suggestion
 from tacit.errors import UserError
 
 _T = TypeVar("_T")
@@ -34,6 +36,10 @@ Steps = tuple[Step, ...]
 _TOML_TEXT = re.compile(
     r"#[^\n]*|\"{3}(?:[^\\]|\\.)*?\"{3,5}|'{3}.*?'{3,5}|\"(?:[^\"\\\n]|\\.)*\"|'[^'\n]*'", re.DOTALL
 )  # comments and strings
+_MISSING = re.compile(r"Object missing required field `(.*)`$")
+_LIMIT = re.compile(r"Expected `[^`]*`(.*?)(?:, got .*)?$")  # as msgspec words it, such as ` >= 1`
+_WORDS: dict[Any, str] = {dict: "a table", list: "a list", Path: TYPES_IN_WORDS["str"]}
+_WORDS |= {kind: TYPES_IN_WORDS[kind.__name__] for kind in (int, float, str, bool, NoneType)}
 _LONG_KEY = re.compile(rf"(?<![\w-])(?:[\w-]+[ \t]*\.[ \t]*){{{MAX_KEY}}}")
 
 
@@ -150,9 +156,8 @@ def convert(value: object, kind: type[_T], source: Source, *, strict: bool = Tru
 
 
 def _converted(value: object, kind: type[_T], source: Source, *, strict: bool) -> _T:
-    schema = _schema(kind)  # type: ignore[arg-type]  # a type is hashable
     if source.closed:
-        for path, key, known in _unknown_keys(value, schema):
+        for path, key, known in _unknown_keys(value, kind):
             hint = suggestion(str(key), known)
             raise source.problem(f"Expected keys of {_of(path, source)} in {listed(known)}, got {_shown(key)}.{hint}")
     try:
@@ -161,7 +166,7 @@ def _converted(value: object, kind: type[_T], source: Source, *, strict: bool) -
         own = error.__cause__
         if isinstance(own, UserError):  # of the record's own validation
             raise source.problem(f"{source.label}: {own}") from None
-        fault = next(_faults(value, schema, strict), Fault((), "to be valid, but it is not"))
+        fault = _fault(value, kind, strict)
         raise source.problem(f"Expected {fault.keys}{_of(fault.path, source)} {fault.problem}") from None
 
 
@@ -183,75 +188,71 @@ def _finite(value: Any) -> Any:
     return value
 
 
-@functools.lru_cache(maxsize=64)
-def _schema(kind: Any) -> inspect.Type:
-    return inspect.type_info(kind)
-
-
-def _unknown_keys(value: Any, kind: inspect.Type, path: Steps = ()) -> Iterator[tuple[Steps, Step, list[str]]]:
+def _unknown_keys(value: Any, kind: Any, path: Steps = ()) -> Iterator[tuple[Steps, Step, list[str]]]:
     """Every key that no field has: where it is, the key, and the keys that exist there."""
     kind = _arm(value, kind)
     for step, item, inner in _children(value, kind):
         if inner is None:
-            yield path, step, _keys(kind)
+            yield path, step, [*_tag(kind), *_fields(kind)]
         else:
             yield from _unknown_keys(item, inner, (*path, step))
 
 
-def _children(value: Any, kind: inspect.Type) -> Iterator[tuple[Step, Any, inspect.Type | None]]:
+def _children(value: Any, kind: Any) -> Iterator[tuple[Step, Any, Any]]:
     """The items of a table or list with their types; None for a key that does not exist."""
-    if _has_parts(value, kind):
-        tag = getattr(kind, "tag_field", None)
-        items = value.items() if type(value) is dict else enumerate(value)
-        yield from ((step, item, _item_type(kind, step)) for step, item in items if step != tag)
+    args = typing.get_args(kind)
+    if not _has_parts(value, kind):
+        return
+    if _shape(kind) is list:
+        types = item_types(args, len(value)) if typing.get_origin(kind) is tuple else args * len(value)
+        yield from zip(range(len(value)), value, types, strict=False)
+    elif args:
+        yield from ((key, item, args[1]) for key, item in value.items())
+    else:
+        yield from ((key, item, _fields(kind).get(key)) for key, item in value.items() if key not in _tag(kind))
 
 
-def _item_type(kind: inspect.Type, step: Step) -> inspect.Type | None:
-    """The type of an item of a record, mapping or list; None if there is none."""
-    if type(kind) in _RECORDS:
-        return next((each.type for each in _fields(kind) if each.encode_name == step), None)
-    if type(kind) is inspect.TupleType:
-        return kind.item_types[int(step)] if int(step) < len(kind.item_types) else None
-    inner: inspect.Type | None = getattr(kind, "value_type", None) or getattr(kind, "item_type", None)
-    return inner
-
-
-def _has_parts(value: Any, kind: inspect.Type) -> bool:
+def _has_parts(value: Any, kind: Any) -> bool:
     """Whether a table or list is one of this type, as far as its tag shows."""
-    tag = getattr(kind, "tag_field", None)
-    if type(value) is dict and tag:
-        return bool(value.get(tag) == getattr(kind, "tag", None))
-    return type(value) in (dict, list) and type(kind) in _PLAIN and type(value) in _PLAIN[type(kind)][1]
+    same = _shape(kind) is not None and _shape(kind) is _shape(type(value))
+    return same and all(value.get(key) == tag for key, tag in _tag(kind).items())
 
 
-def _arm(value: Any, kind: inspect.Type) -> inspect.Type:
+def _shape(kind: Any) -> type | None:
+    """`dict` for a type that is written as a table, `list` for one that is written as a list; None for any other."""
+    found = typing.get_origin(kind) or kind
+    if not isinstance(found, type) or issubclass(found, (str, bytes)):
+        return None
+    if is_dataclass(found) or issubclass(found, (Struct, Mapping)):
+        return dict
+    return list if issubclass(found, Collection) else None
+
+
+def _bare(kind: Any) -> Any:
+    """A type without what its annotation adds, such as its description."""
+    return typing.get_args(kind)[0] if typing.get_origin(kind) is Annotated else kind
+
+
+def _arms(kind: Any) -> list[Any]:
+    return [_bare(arm) for arm in arms(_bare(kind))]
+
+
+def _arm(value: Any, kind: Any) -> Any:
     """The type of a union that a value belongs to; of tagged records, the one with its tag."""
-    kind = getattr(kind, "type", kind)  # without its description
-    arms = [getattr(arm, "type", arm) for arm in getattr(kind, "types", ())]
-    return next((arm for arm in arms if _has_parts(value, arm)), kind)
+    return next((arm for arm in _arms(kind) if _has_parts(value, arm)), _bare(kind))
 
 
-def _fields(kind: inspect.Type) -> tuple[inspect.Field, ...]:
-    found: tuple[inspect.Field, ...] = getattr(kind, "fields", ())
-    return found
+@functools.lru_cache(maxsize=64)
+def _fields(record: Any) -> Mapping[str, Any]:
+    """The annotations of a record's fields, by their keys."""
+    hints = typing.get_type_hints(record, include_extras=True)
+    return {each.encode_name: hints[each.name] for each in getattr(inspect.type_info(record), "fields", ())}
 
 
-def _keys(kind: inspect.Type) -> list[str]:
-    tag = getattr(kind, "tag_field", None)
-    return [*([tag] if tag else []), *(each.encode_name for each in _fields(kind))]
-
-
-_RECORDS = (inspect.StructType, inspect.DataclassType)
-_PLAIN: dict[type[inspect.Type], tuple[str, tuple[type, ...]]] = {
-    **dict.fromkeys((*_RECORDS, inspect.DictType), ("a table", (dict,))),
-    **dict.fromkeys((inspect.ListType, inspect.VarTupleType, inspect.TupleType), ("a list", (list, tuple))),
-    **dict.fromkeys((inspect.StrType, inspect.CustomType), (TYPES_IN_WORDS["str"], (str,))),  # custom: a path
-    inspect.IntType: (TYPES_IN_WORDS["int"], (int,)),
-    inspect.FloatType: (TYPES_IN_WORDS["float"], (float, int)),
-    inspect.BoolType: (TYPES_IN_WORDS["bool"], (bool,)),
-    inspect.NoneType: (TYPES_IN_WORDS["NoneType"], (type(None),)),
-}  # the words for a type, and the types of plain values that are read as it
-_NUMBERS: dict[type[inspect.Type], Callable[[str], float]] = {inspect.IntType: int, inspect.FloatType: float}
+def _tag(kind: Any) -> dict[str, Any]:
+    """The key and the value by which a record is told from the others of its union; empty if there are none."""
+    config = getattr(kind, "__struct_config__", None)
+    return {config.tag_field: config.tag} if config is not None and config.tag_field else {}
 
 
 @dataclass(frozen=True)
@@ -263,91 +264,44 @@ class Fault:
     keys: str = ""
 
 
-def _faults(value: Any, kind: inspect.Type, strict: bool, path: Steps = ()) -> Iterator[Fault]:
-    """What is wrong with a value of this type, from the outside in."""
-    words, kind = _described(kind), _arm(value, kind)
-    choices, tag = _choices(kind), _tag_field(kind)
-    if tag and type(value) is dict:
-        yield Fault((*path, tag), _not_among(choices, value.get(tag)))
-    elif choices and not tag:
-        if value not in choices:
-            yield Fault(path, _not_among(choices, value))
-    elif not _has_type(value, kind, strict):
-        yield Fault(path, f"to be {words or _named(kind)}, got {_shown(value)}.")
-    elif limit := _exceeded(value, kind):
-        yield Fault(path, f"to be {words or _named(kind) + limit}, got {_shown(value)}.")
-    else:
-        yield from _faults_within(value, kind, strict, path)
-
-
-def _faults_within(value: Any, kind: inspect.Type, strict: bool, path: Steps) -> Iterator[Fault]:
-    """What is wrong with the keys and items of a table or list."""
-    for each in _fields(kind):
-        if each.required and each.encode_name not in value:
-            words = _described(each.type)
-            yield Fault(path, f"to have the key {each.encode_name!r}{f', {words}' if words else ''}.")
-    keys = getattr(kind, "key_type", None)
-    for step, item, inner in _children(value, kind):
-        if keys is not None:
-            yield from (Fault(path, each.problem, "keys of ") for each in _faults(step, keys, strict=False))
-        if inner is not None:
-            yield from _faults(item, inner, strict, (*path, step))
-
-
-def _has_type(value: Any, kind: inspect.Type, strict: bool) -> bool:
-    """Whether a plain value is of the type, whatever its limits; true and false are no numbers."""
-    kind = getattr(kind, "type", kind)
-    arms, choices = getattr(kind, "types", ()), _choices(kind)
-    if arms:
-        return any(_has_type(value, arm, strict) and not _exceeded(value, arm) for arm in arms)
-    if choices:
-        return value in choices
-    if type(kind) is inspect.CustomType and kind.cls is not Path:  # any object
-        return True
-    if not strict and type(value) is str and type(kind) in _NUMBERS:
-        return not math.isnan(_number(value, kind)) or value == "nan"
-    return type(kind) not in _PLAIN or type(value) in _PLAIN[type(kind)][1]
-
-
-def _number(value: Any, kind: inspect.Type) -> float:
-    """A number, or the one that a string is read as; NaN if it is none."""
+def _refusal(value: Any, kind: Any, strict: bool) -> str:
+    """Why a value is not read as this type; empty if it is."""
     try:
-        return _NUMBERS[type(kind)](value) if type(value) is str else value
-    except ValueError:
-        return math.nan
+        msgspec.convert(value, kind, strict=strict, str_keys=True, dec_hook=_to_path)
+    except msgspec.ValidationError as error:
+        return str(error)
+    return ""
 
 
-def _exceeded(value: Any, kind: inspect.Type) -> str:
-    """The limit of the type that a value of it exceeds, in words; empty if none."""
-    kind, size = getattr(kind, "type", kind), len(value) if hasattr(value, "__len__") else 0
-    number = _number(value, kind) if type(kind) in _NUMBERS else math.nan
-    length = len(getattr(kind, "item_types", ())) or None
-    broken: dict[str, tuple[object, Callable[[Any], bool]]] = {
-        " >= {}": (getattr(kind, "ge", None), lambda limit: number < limit),
-        " > {}": (getattr(kind, "gt", None), lambda limit: number <= limit),
-        " <= {}": (getattr(kind, "le", None), lambda limit: number > limit),
-        " < {}": (getattr(kind, "lt", None), lambda limit: number >= limit),
-        " of length >= {}": (getattr(kind, "min_length", None), lambda limit: size < limit),
-        " of length <= {}": (getattr(kind, "max_length", None), lambda limit: size > limit),
-        " of length {}": (length, lambda limit: size != limit),
-        " matching {!r}": (getattr(kind, "pattern", None), lambda limit: re.search(limit, value) is None),
-    }
-    return next(
-        (words.format(limit) for words, (limit, test) in broken.items() if limit is not None and test(limit)), ""
-    )
+def _fault(value: Any, kind: Any, strict: bool, path: Steps = ()) -> Fault:
+    """What is wrong with the first of the innermost values that are refused, for which msgspec names no place."""
+    arm = _arm(value, kind)
+    key_type = typing.get_args(arm)[0] if _shape(arm) is dict and typing.get_args(arm) else Any
+    for step, item, inner in _children(value, arm):
+        if _refusal(step, key_type, strict=False):
+            return replace(_fault(step, key_type, strict=False, path=path), keys="keys of ")
+        if inner is not None and _refusal(item, inner, strict):
+            return _fault(item, inner, strict, (*path, step))
+    refusal = _refusal(value, kind, strict)
+    tags = [item for each in _arms(kind) for item in _tag(each).items()]
+    if type(value) is dict and tags and not _has_parts(value, arm):
+        key, known = tags[0][0], [tag for _, tag in tags]
+        return Fault((*path, key), _not_among(known, value.get(key)))
+    if missing := _MISSING.match(refusal):
+        words = _described(_fields(arm)[missing[1]])
+        return Fault(path, f"to have the key {missing[1]!r}{f', {words}' if words else ''}.")
+    if choices := _choices(arm):
+        return Fault(path, _not_among(choices, value))
+    limit = _LIMIT.match(refusal)
+    words = _described(kind) or _named(kind) + (limit[1] if limit else "")
+    return Fault(path, f"to be {words}, got {_shown(value)}.")
 
 
-def _tag_field(kind: inspect.Type) -> str:
-    """The name of the tag that tells the records of a union apart; empty if there is none."""
-    return next((tag for each in getattr(kind, "types", ()) if (tag := getattr(each, "tag_field", None))), "")
-
-
-def _choices(kind: inspect.Type) -> list[Any]:
-    """The values that are allowed: of a literal or an enumeration, or as tags of a union of records."""
-    if type(kind) is inspect.EnumType:
-        return [each.value for each in kind.cls]
-    tags = [tag for each in getattr(kind, "types", ()) if (tag := getattr(each, "tag", None))]
-    return tags or list(getattr(kind, "values", ()))
+def _choices(kind: Any) -> list[Any]:
+    """The values of a literal or an enumeration."""
+    if typing.get_origin(kind) is Literal:
+        return list(typing.get_args(kind))
+    return [each.value for each in getattr(kind, "__members__", {}).values()]
 
 
 def _not_among(choices: list[Any], value: Any) -> str:
@@ -355,16 +309,16 @@ def _not_among(choices: list[Any], value: Any) -> str:
     return f"in {listed(names)}, got {_shown(value)}.{suggestion(str(value), names)}"
 
 
-def _named(kind: inspect.Type) -> str:
+def _named(kind: Any) -> str:
     """A type in words; of a union, all of its types."""
-    arms = [getattr(arm, "type", arm) for arm in getattr(kind, "types", (kind,))]
-    names = (_PLAIN[type(arm)][0] if type(arm) in _PLAIN else listed(map(str, _choices(arm))) for arm in arms)
+    names = (_WORDS.get(arm) or _WORDS.get(_shape(arm)) or listed(map(str, _choices(arm))) for arm in _arms(kind))
     return " or ".join(dict.fromkeys(names))
 
 
-def _described(kind: inspect.Type) -> str:
+def _described(kind: Any) -> str:
     """What the annotation of a field expects, `Annotated[..., Meta(description=...)]`; empty if it does not say."""
-    return str((getattr(kind, "extra_json_schema", None) or {}).get("description", ""))
+    found = (each.description for each in getattr(kind, "__metadata__", ()) if isinstance(each, Meta))
+    return next(filter(None, found), None) or ""
 
 
 def _shown(value: object) -> str:

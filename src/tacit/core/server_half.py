@@ -64,13 +64,9 @@ def prepare(method: Method, state: State, public: Wave | None, now: SimulatedRou
             )
         return method.codec.encode(method.trainer.train(view, public, drawn), view, drawn)
 
-    return _calibrate(method, method.mechanism.prepare(state, dry_run), public, now)
-
-
-def _calibrate(method: Method, state: State, public: Wave, now: Round) -> State:
-    """The state with a codec that is calibrated to the noise of aggregates, if it needs that and the noise is known."""
-    noise = method.mechanism.aggregate_noise(state, now.expected_cohort)
-    return state if noise is None else method.codec.calibrate(state, public, noise, now)
+    after = method.mechanism.prepare(state, dry_run)
+    noise = method.mechanism.aggregate_noise(after, now.expected_cohort)
+    return after if noise is None else method.codec.calibrate(after, public, noise, now)
 
 
 def broadcast(method: Method, state: State, now: Round) -> Broadcast:
@@ -142,10 +138,9 @@ def join_messages(messages: Sequence[Messages], like: Messages) -> Messages:
     if not messages:
         return like
     clients, rows = torch.cat([each.clients for each in messages]), torch.cat([each.rows.dense() for each in messages])
-    samples = (
-        None if like.samples is None else torch.cat([each.samples for each in messages if each.samples is not None])
-    )
-    return Messages(clients, DenseRows(rows), samples, like.grid_step, like.surplus)
+    samples = [each.samples for each in messages if each.samples is not None]
+    stacked = None if like.samples is None else torch.cat(samples)
+    return replace(like, clients=clients, rows=DenseRows(rows), samples=stacked)
 
 
 def reject_unusable(messages: Messages, reach: float = torch.inf) -> tuple[Messages, WaveReport]:
@@ -197,7 +192,7 @@ def apply_release(method: Method, state: State, noisy: Sum, now: ServerRound) ->
     after = state
     if noisy.weight > 0:
         aggregate = method.aggregator.finish(noisy).to(state.weights.dtype)
-        vector, after = method.codec.decode(aggregate, after, now)
+        vector, after = method.codec.decode(aggregate, state, now)
         after = method.server.apply(after, vector)
     return replace(after, round=state.round + 1)
 
@@ -205,11 +200,3 @@ def apply_release(method: Method, state: State, noisy: Sum, now: ServerRound) ->
 def released_sum(method: Method, conversation: Conversation, total: Sum, now: ServerRound) -> Sum:
     """The round's sum as the channel releases it to the server, with the mechanism's noise added."""
     return conversation.release(total, now, lambda opened: method.mechanism.after_sum(opened, now))
-
-
-def server_side(method: Method, state: State, messages: Messages, now: ServerRound) -> State:
-    """The state after a round whose messages are all at hand, in a conversation of this round alone."""
-    accepted, _ = reject_unusable(messages, method.max_norm(messages.rows.dim))
-    with method.channel.open(method, now.population) as conversation:
-        total = aggregate_messages(method, conversation, state, accepted, now)
-        return finish_round(method, conversation, state, total, now)

@@ -230,19 +230,15 @@ class MessageFormat(Protocol):
     @property
     def bits(self) -> int | None:
         """Rows are integers modulo 2^bits; None: any numbers."""
-        ...
 
     def pack(self, messages: Messages, i: int, now: Round) -> bytes:
         """Message i."""
-        ...
 
     def read(self, data: bytes, client: int, like: Messages, now: Round) -> Messages:
         """The message of one client; raises `WireError` or `ProtocolError` unless it has the form of `like`."""
-        ...
 
     def sizes(self, messages: Messages) -> tuple[int, ...]:
         """The length of every message in bytes, without packing it."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -163,7 +163,12 @@ class Terms:
         if question not in self.known:
             if len(self.known) >= MOST_KNOWN:
                 self.known.clear()
-            self.known[question] = self._within(samples, turnout) if unit.within_client else self._whole(index, turnout)
+            if not unit.within_client:
+                self.known[question] = self._whole(index, turnout)
+            elif self.record_bound is None:
+                self.known[question] = self._in_training(samples)
+            else:
+                self.known[question] = self._in_sums(turnout)
         return self.known[question]
 
     def _whole(self, index: int, turnout: Turnout | None) -> UnitPrice:
@@ -172,11 +177,8 @@ class Terms:
             return FOR_RECORDS
         planned = index == 0 and turnout is None
         found = self._of_mechanism if planned else self.mechanism.price(index, turnout)
-        return _repeated(rests_on(found, self.own_parts))
-
-    def _within(self, samples: int, turnout: Turnout | None) -> UnitPrice | None:
-        """Of a record, or person, of a client with so many."""
-        return self._in_sums(turnout) if self.record_bound is not None else self._in_training(samples)
+        price = rests_on(found, self.own_parts)
+        return price.accounted if isinstance(price, Release) else price
 
     @cached_property
     def _of_mechanism(self) -> Price:
@@ -201,11 +203,6 @@ class Terms:
             return found if isinstance(found, Unsized) else None
         sampling = Sampling.at(rows.rate, "poisson")
         return _record_price(Repeated(replace(found, sampling=sampling, constant=True)), self.own_parts)
-
-
-def _repeated(price: Price) -> UnitPrice:
-    """The price of a round in which a client releases its sum once."""
-    return price.accounted if isinstance(price, Release) else price
 
 
 def _record_price(price: Repeated, parts: tuple[OwnPart, ...]) -> UnitPrice:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import torch
 from torch import Tensor
@@ -38,7 +38,6 @@ class Descent:
         mask: the coordinates that are trained, ascending; None: all of them.
         clip: gradients are clipped to this L2 norm, as a whole; None: never.
         proximal: a proximal term with one target per client.
-
     """
 
     lr: float
@@ -73,18 +72,9 @@ class EmptyWave:
     """A wave of no clients, for a model with parameters of these shapes."""
 
     shapes: Shapes
-
-    @property
-    def clients(self) -> Tensor:
-        return torch.zeros(0, dtype=torch.int64)
-
-    @property
-    def samples(self) -> Tensor:
-        return torch.zeros(0, dtype=torch.int64)
-
-    @property
-    def units(self) -> Tensor:
-        return self.samples
+    clients: ClassVar[Tensor] = torch.zeros(0, dtype=torch.int64)
+    samples: ClassVar[Tensor] = clients
+    units: ClassVar[Tensor] = clients
 
     def descend(self, weights: Tensor, how: Descent) -> Rows:
         return DenseRows(weights.new_zeros(0, weights.shape[-1]))
@@ -110,29 +100,24 @@ class Wave(Protocol):
     @property
     def clients(self) -> Tensor:
         """The numbers of the clients."""
-        ...
 
     @property
     def samples(self) -> Tensor:
         """The number of samples of every client."""
-        ...
 
     @property
     def units(self) -> Tensor:
         """The number of persons of every client, where it is known whose samples are whose, otherwise of samples."""
-        ...
 
     @property
     def shapes(self) -> Shapes:
         """The shapes of the model's parameters, in the order in which they make up a row."""
-        ...
 
     def descend(self, weights: Tensor, how: Descent) -> Rows:
         """Train every client on its own data; returns the updates (trained minus initial weights).
 
         All start from one vector, or each from its own row of `weights`, (clients, dim).
         """
-        ...
 
     def clipped_sums(
         self, weights: Tensor, batches: Sequence[Tensor], clip: float, mask: Tensor | None
@@ -147,7 +132,6 @@ class Wave(Protocol):
             clip: the largest L2 norm of a record's gradient, or of the mean of a person's.
             mask: the coordinates of the gradients, ascending; None: all of them.
         """
-        ...
 
     def perturbed_scores(self, weights: Tensor, perturbation: Perturbation) -> Tensor:
         """The score of every client's own weights, (clients, dim), on its own data: (clients, 1 + groups), float64.
@@ -155,12 +139,9 @@ class Wave(Protocol):
         First for the weights as they are, then with each group perturbed. The score is the accuracy of a classifier,
         and minus the mean loss of other models.
         """
-        ...
 
     def losses(self, hypotheses: Tensor) -> Tensor:
         """The loss of each of the hypotheses, (k, dim), on every client's own data: (clients, k)."""
-        ...
 
     def keep(self, which: Tensor) -> "Wave":
         """The clients where the boolean `which` is true."""
-        ...

@@ -59,17 +59,6 @@ def definitions() -> Mapping[str, Definition]:
     return MappingProxyType({**_of_packages(), **found})
 
 
-@cache
-def catalog() -> Mapping[str, Factory]:
-    """Every method's factory by the method's name.
-
-    Example:
-        >>> "fl-std" in catalog()
-        True
-    """
-    return MappingProxyType({name: definition.load() for name, definition in definitions().items()})
-
-
 def find(name: str) -> Factory:
     """The factory of the method with this name.
 
@@ -242,10 +231,10 @@ def _piece(value: object) -> object:
     """The record that a text describes; any other value is unchanged."""
     if not is_record(value):
         return value
-    from tacit import core, pieces, wire  # imports all pieces
+    from tacit import core, pieces  # imports all pieces
     from tacit.core.record_text import parse, records_of
 
-    return parse(value, records_of(core, wire, pieces), "a piece")
+    return parse(value, records_of(core, pieces), "a piece")
 
 
 def _method_name(factory: str) -> str:

@@ -58,13 +58,10 @@ def dp_sgd(
         budget=None if epsilon is None else Budget(epsilon, delta),
         report_delta=delta,
     )
-    return method if client_noise is None else with_client_noise(method, client_noise, client_clip)
-
-
-def with_client_noise(method: Method, noise: float, clip: float) -> Method:
-    """The method with noise for clients in shares, which adds a guarantee for them."""
-    expect(noise > 0, f"client_noise={noise} > 0", "Leave it out for no noise.")
-    mechanism = DistributedGaussian(clip=FixedClip(clip), noise_multiplier=noise, arithmetic=Grid())
+    if client_noise is None:
+        return method
+    expect(client_noise > 0, f"client_noise={client_noise} > 0", "Leave it out for no noise.")
+    mechanism = DistributedGaussian(clip=FixedClip(client_clip), noise_multiplier=client_noise, arithmetic=Grid())
     return replace(method, mechanism=mechanism, channel=SecureSum())
 
 

@@ -117,14 +117,8 @@ def masked_pruning(
 
 
 def _method(name: str, trainer: AdmmPrune | MagnitudePrune, rounds: int, cohort: int, channel: Channel) -> Method:
-    return Method(
-        name=name,
-        rounds=rounds,
-        sampler=FixedSize(cohort),
-        trainer=trainer,
-        channel=channel,
-        server=Replace(),
-    )
+    sampler, server = FixedSize(cohort), Replace()
+    return Method(name=name, rounds=rounds, sampler=sampler, trainer=trainer, channel=channel, server=server)
 
 
 def _phases(rounds: int, warm_up: int | None, ramp: int | None) -> tuple[int, int]:

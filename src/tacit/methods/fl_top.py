@@ -224,29 +224,8 @@ def _private(scheme: Callable[..., Method]) -> Callable[..., Method]:
     return factory
 
 
-fl_std_dp = _private(fl_std)
-fl_basic_dp = _private(fl_basic)
-fl_bas_2_dp = _private(fl_bas_2)
-fl_bas_3_dp = _private(fl_bas_3)
-fl_bas_4_dp = _private(fl_bas_4)
-fl_cs_dp = _private(fl_cs)
-fl_top_bis_dp = _private(fl_top_bis)
+_BASELINES: tuple[Callable[..., Method], ...] = (fl_std, fl_basic, fl_bas_2, fl_bas_3, fl_bas_4, fl_cs, fl_top_bis)
+_PRIVATE = tuple(map(_private, _BASELINES))
+fl_std_dp, fl_basic_dp, fl_bas_2_dp, fl_bas_3_dp, fl_bas_4_dp, fl_cs_dp, fl_top_bis_dp = _PRIVATE
 
-METHODS = (
-    fl_std,
-    fl_basic,
-    fl_bas_2,
-    fl_bas_3,
-    fl_bas_4,
-    fl_cs,
-    fl_top_bis,
-    fl_top,
-    fl_std_dp,
-    fl_basic_dp,
-    fl_bas_2_dp,
-    fl_bas_3_dp,
-    fl_bas_4_dp,
-    fl_cs_dp,
-    fl_top_bis_dp,
-    fl_top_dp,
-)
+METHODS = (*_BASELINES, fl_top, *_PRIVATE, fl_top_dp)

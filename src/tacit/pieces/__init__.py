@@ -3,7 +3,6 @@
 import sys
 from typing import TYPE_CHECKING
 
-from tacit.core import Compact, Csr
 from tacit.core.plain_form import allow
 from tacit.pieces import aggregators, channels, codecs, mechanisms, samplers, servers, trainers
 from tacit.pieces.aggregators import *
@@ -13,6 +12,7 @@ from tacit.pieces.mechanisms import *
 from tacit.pieces.samplers import *
 from tacit.pieces.servers import *
 from tacit.pieces.trainers import *
+from tacit.wire.sparse import Compact, Csr
 
 if TYPE_CHECKING:
     from tacit.pieces.channels import Enclave

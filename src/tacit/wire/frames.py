@@ -87,10 +87,8 @@ def pack(kind: FrameKind, round_index: int, parts: Parts, cohort: int = 0) -> by
     return _HEADER.pack(*fields, checksum, length) + body
 
 
-def unpack(data: bytes, kind: FrameKind, limit: int = MAX_FRAME_BYTES) -> Frame:
+def unpack(data: bytes, kind: FrameKind) -> Frame:
     """Parse a frame of the expected kind; raises `WireError` unless it is well-formed."""
-    if len(data) > limit:
-        raise WireError(f"Expected a frame of at most {limit} bytes, got {len(data)}.")
     if len(data) < _HEADER.size:
         raise WireError(f"Expected a frame of at least {_HEADER.size} bytes, got {len(data)}.")
     magic, version, found, count, zero, round_index, cohort, checksum, length = _HEADER.unpack_from(data)

@@ -49,15 +49,12 @@ class WireFormat(Protocol):
     @property
     def name(self) -> str:
         """The name in reports."""
-        ...
 
     def encode(self, row: Tensor) -> bytes:
         """Serialise a row of float32."""
-        ...
 
     def decode(self, data: bytes, dim: int) -> Tensor:
         """Parse a row of `dim` numbers; raises `WireError` unless the bytes are its canonical encoding."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)

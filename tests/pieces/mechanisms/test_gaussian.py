@@ -10,13 +10,14 @@ from scipy import stats
 from tacit.core import Bound, DenseRows, Key, Messages, SimulatedRound, State, Sum
 from tacit.core.method import Method
 from tacit.core.prices import Gaussian, Release, Unproved
-from tacit.core.server_half import reject_unusable, server_side, sum_messages
+from tacit.core.server_half import reject_unusable, sum_messages
 from tacit.errors import UserError
 from tacit.pieces.mechanisms import CentralGaussian, FixedClip, MedianClip, QuantileClip
 from tacit.pieces.mechanisms.clipping import BOUND, Clip
 from tacit.pieces.samplers import Everyone
 from tacit.pieces.trainers import Sgd
 from tacit.privacy.noise.sum_grid import DISTANCE
+from zoo import server_side
 
 LAYERS = (3000, 1000, 2000)
 STATE = State(0, torch.zeros(6000), layers=LAYERS)

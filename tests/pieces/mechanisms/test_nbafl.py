@@ -13,7 +13,7 @@ import zoo
 from tacit.core import DenseRows, Key, Messages, Method, SimulatedRound, State, Sum
 from tacit.core.interfaces import DirectConversation, Mechanism
 from tacit.core.prices import Gaussian, Release, Unproved
-from tacit.core.server_half import finish_round, reject_unusable, server_side
+from tacit.core.server_half import finish_round, reject_unusable
 from tacit.errors import UserError
 from tacit.pieces.mechanisms import CentralGaussian, FixedClip, NbaflGaussian
 from tacit.pieces.mechanisms.nbafl import NOMINAL, exact_epsilon
@@ -21,6 +21,7 @@ from tacit.pieces.samplers import Everyone
 from tacit.pieces.servers import Replace
 from tacit.pieces.trainers import Sgd
 from tacit.privacy.accountants import Accounting, Pld
+from zoo import server_side
 
 DIM = 6000
 PAPER = NbaflGaussian(epsilon=1.0, delta=0.01, clip=5.0, samples=1120, rounds=25, exposures=1)

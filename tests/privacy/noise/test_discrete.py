@@ -34,7 +34,7 @@ every_sigma = pytest.mark.parametrize("sigma", [3.0, 10.0, 1000.0])
 
 
 def source(seed: int = 0) -> ByteSource:
-    return Key.from_seed(seed, "secret").byte_source()
+    return Key.from_seed(seed, "secret").stream().bytes
 
 
 def pmf(noise: IntegerNoise, k: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:

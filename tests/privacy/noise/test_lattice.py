@@ -44,7 +44,7 @@ HOSTILE = {
 
 
 def source(seed: int = 0) -> ByteSource:
-    return Key.from_seed(seed, "secret").byte_source()
+    return Key.from_seed(seed, "secret").stream().bytes
 
 
 def squared(row: npt.NDArray[np.int64]) -> int:
@@ -115,8 +115,8 @@ def test_rounding_is_unbiased() -> None:
 @pytest.mark.parametrize("fast", [False, True], ids=["cryptographic", "fast"])
 def test_rounding_in_blocks_draws_what_rounding_at_once_draws(size: int, fast: bool) -> None:
     row, key = np.random.default_rng(2).normal(scale=5, size=size), Key.from_seed(0, "secret")
-    draw = key.fast_generator().bytes if fast else key.byte_source()
-    again = key.fast_generator().bytes if fast else key.byte_source()
+    draw = key.fast_generator().bytes if fast else key.stream().bytes
+    again = key.fast_generator().bytes if fast else key.stream().bytes
     uniform = (np.frombuffer(draw(8 * size), dtype="<u8") >> np.uint64(11)) * 2.0**-53
     rounded = stochastic_round(row, again)
     assert rounded.dtype == np.int64

@@ -33,7 +33,7 @@ ELLIPSOID = Bound((0.7,), axes=torch.linspace(0.1, 3.0, 4000))
 
 
 def source(seed: int = 0) -> ByteSource:
-    return Key.from_seed(seed, "secret").byte_source()
+    return Key.from_seed(seed, "secret").stream().bytes
 
 
 def now(secret: Key, *, population: int = 10) -> SimulatedRound:

@@ -158,7 +158,7 @@ class Grid:
         """Integer noise in steps of the grid; wide noise as a sum of several samples."""
         lattice = self.lattice(noise, like.numel(), now)
         terms = ceil(count * (lattice.noise.sigma / MAX_TABLE_SIGMA) ** 2) or 1
-        table, source = INTEGER_NOISES[self.noise](lattice.noise.sigma * sqrt(count / terms)).table, key.byte_source()
+        table, source = INTEGER_NOISES[self.noise](lattice.noise.sigma * sqrt(count / terms)).table, key.stream().bytes
         total = sum((table.sample(like.numel(), source) for _ in range(terms)), np.zeros(like.numel(), np.int64))
         return _to_numbers(total, lattice, like)
 
@@ -222,7 +222,7 @@ def _rounding_sources(messages: Messages, noise: SharedNoise, now: ClientRound) 
     """Each client's randomness for rounding; only a guarantee for records depends on it, else a fast one suffices."""
     keys = now.clients.child("rounding")
     if noise.records is not None:
-        return [keys.of(client).byte_source() for client in messages.clients.tolist()]
+        return [keys.of(client).stream().bytes for client in messages.clients.tolist()]
     return [keys.of(client).fast_generator().bytes for client in messages.clients.tolist()]
 
 

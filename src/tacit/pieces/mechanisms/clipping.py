@@ -245,7 +245,7 @@ class QuantileClip(Clip):
 
     def update_state(self, state: State, total: Sum, now: ServerRound) -> State:
         doubled = noisy_count(
-            round(2 * total.statistic), 2 * self.count_noise, now.server.child("count noise").byte_source()
+            round(2 * total.statistic), 2 * self.count_noise, now.server.child("count noise").stream().bytes
         )
         fraction = doubled / 2 / now.expected_cohort + 0.5
         moved = total.bound.whole * exp(-self.rate * (fraction - self.quantile))

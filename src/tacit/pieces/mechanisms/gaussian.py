@@ -126,7 +126,7 @@ class CentralGaussian(Mechanism):
         key = now.server.child("central noise")
         if self.exact:
             grid = SumGrid(total.total.numel(), now.max_cohort, multiplier)
-            return grid.release(total.total, radius, key.byte_source())
+            return grid.release(total.total, radius, key.stream().bytes)
         return total.total + key.stream().normal(total.total.shape, total.total).mul_(radius * multiplier)
 
     def update_state(self, state: State, total: Sum, now: ServerRound) -> State:

@@ -224,7 +224,7 @@ class _NoisyQuantile:
     def next_bound(self, bound: float, norms: Tensor, key: Key) -> float:
         """The bound of the next step; a record adds +½ to the count if it is within the bound, and −½ otherwise."""
         twice = 2 * int((norms <= bound).sum()) - len(norms)
-        within = noisy_count(twice, 2 * self.count_noise, key.byte_source()) / 2 / self.expected + 0.5
+        within = noisy_count(twice, 2 * self.count_noise, key.stream().bytes) / 2 / self.expected + 0.5
         return min(max(bound * exp(-BOUND_RATE * (within - self.quantile)), 1e-9), 1e9)
 
 
