@@ -136,9 +136,8 @@ def review(
         samples: how many records, or persons, the site has; 0: as many as the plan says.
     """
     plan = plan.allowing(allow.code)
-    if not plan.has_readable_method:
-        return _unread(plan, allow)
-    cost = cost_of(plan, earlier, allow.delta, samples or plan.records)
+    known = plan.has_readable_method
+    cost = cost_of(plan, earlier, allow.delta, samples or plan.records) if known else _UNREAD
     return Review(
         plan=plan.digest,
         objections=(*objections(plan, allow), *over_budget(plan, allow, cost)),
@@ -146,27 +145,10 @@ def review(
         used=cost.used,
         total=cost.total,
         within=cost.within,
-        rounds=plan.method.rounds,
+        rounds=plan.method.rounds if known else 0,
         unit=cost.unit,
         reason=cost.reason,
-        reveals=tuple(reveals(plan, allow)),
-        reads=tuple(columns_read(plan.encoding)),
-    )
-
-
-def _unread(plan: FederationPlan, allow: Allow) -> Review:
-    """The review of a plan whose method is code that this site does not run, not even to read what it would cost."""
-    return Review(
-        plan=plan.digest,
-        objections=tuple(objections(plan, allow)),
-        epsilon=math.inf,
-        used=0.0,
-        total=math.inf,
-        within=0.0,
-        rounds=0,
-        unit=Unit.CLIENT,
-        reason="its method is code of another package that this site does not allow, and was not run",
-        reveals=(),
+        reveals=tuple(reveals(plan, allow)) if known else (),
         reads=tuple(columns_read(plan.encoding)),
     )
 
@@ -184,6 +166,16 @@ class Cost:
     mixed: bool = False
 
 
+_UNREAD = Cost(
+    math.inf,
+    0.0,
+    math.inf,
+    0.0,
+    Unit.CLIENT,
+    "its method is code of another package that this site does not allow, and was not run",
+)
+
+
 def cost_of(plan: FederationPlan, earlier: "Sequence[tuple[str, Charge]]", delta: float, samples: int = 1) -> Cost:
     """The cost of all of a plan's rounds, for a site with that many records, or persons, that takes part in each.
 
@@ -192,7 +184,8 @@ def cost_of(plan: FederationPlan, earlier: "Sequence[tuple[str, Charge]]", delta
     from tacit.privacy.accountants import default_accountant
     from tacit.privacy.ledger_accounts import LedgerAccounts
 
-    reason, own = reason_unbounded(plan.method), [("", charge) for charge in planned(plan, samples)]
+    reason, planned = reason_unbounded(plan.method), range(plan.method.rounds)
+    own = [("", charge) for index in planned if (charge := charged(plan, index, samples)) is not None]
     of_clients = [charge for _, charge in (*earlier, *own) if not charge.unit.within_client]
     accountant = default_accountant(*(release for charge in of_clients for release in charge.releases))
     alone, before, both = (LedgerAccounts.of(accountant, each) for each in (own, earlier, (*earlier, *own)))
@@ -202,14 +195,6 @@ def cost_of(plan: FederationPlan, earlier: "Sequence[tuple[str, Charge]]", delta
         return Cost(math.inf, used, math.inf, 0.0, unit, reason)
     within = 0.0 if unit.within_client else both[Unit.RECORD].epsilon(delta)
     return Cost(epsilon, used, total, within, unit, "", mixed=unit.within_client and bool(of_clients))
-
-
-def planned(plan: FederationPlan, samples: int) -> "Iterator[Charge]":
-    """What every round of a plan charges at a site with that many records, or persons."""
-    for index in range(plan.method.rounds):
-        charge = charged(plan, index, samples)
-        if charge is not None:
-            yield charge
 
 
 def charged(plan: FederationPlan, index: int, samples: int) -> "Charge | None":

@@ -179,8 +179,12 @@ def _harden(kit: Path) -> None:
     """Replace what NVFLARE's kit allows by what a federation needs."""
     local = kit / "local"
     resources = json.loads((local / "resources.json.default").read_text())
-    resources = _hardened_server(resources) if "servers" in resources else _hardened_site(resources)
-    resources |= {"class_allow_list": [], "class_list_enforcement_mode": "enforce"}
+    at_server = "servers" in resources
+    kept, ours = (_JOBS, "ServerComponent") if at_server else (_RESOURCES, "SiteComponent")
+    components = [part for part in resources["components"] if part["id"] in kept]
+    components.append({"id": "tacit", "path": f"{_COMPONENTS}.{ours}", "args": {}})
+    resources |= {"components": components, "class_allow_list": [], "class_list_enforcement_mode": "enforce"}
+    resources |= {} if at_server else {"allow_log_streaming": False}
     (local / "resources.json").write_text(json.dumps(resources, indent=2))
     for document in _DOCUMENTS.glob("*.json"):
         shutil.copyfile(document, local / document.name)
@@ -191,18 +195,6 @@ def _harden(kit: Path) -> None:
         *local.glob("*.sample"),
     ):
         unused.unlink()
-
-
-def _hardened_server(resources: dict[str, Any]) -> dict[str, Any]:
-    components = [part for part in resources["components"] if part["id"] in _JOBS]
-    ours = {"id": "tacit", "path": f"{_COMPONENTS}.ServerComponent", "args": {}}
-    return {**resources, "components": [*components, ours]}
-
-
-def _hardened_site(resources: dict[str, Any]) -> dict[str, Any]:
-    components = [part for part in resources["components"] if part["id"] in _RESOURCES]
-    ours = {"id": "tacit", "path": f"{_COMPONENTS}.SiteComponent", "args": {}}
-    return {**resources, "components": [*components, ours], "allow_log_streaming": False}
 
 
 class _Named(Struct, frozen=True):
