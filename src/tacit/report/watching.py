@@ -120,9 +120,10 @@ class _RunReader:
         try:
             return self._read()
         except (TacitError, OSError) as error:
-            if self._watched is not None and self._watched.summary.get("problem") == str(error):
+            if self._watched is None or self._watched.summary.get("problem") == str(error):
                 return None
-            return self._failed(str(error))
+            self._watched = replace(self._watched, summary={**self._watched.summary, "problem": str(error)})
+            return self._watched
 
     def _read(self) -> Watched | None:
         stat = (self._path / MANIFEST).stat()
@@ -140,12 +141,6 @@ class _RunReader:
             run = replace(before, reports=reports)
         self._stamp = stamp
         self._watched = Watched(run, _summary(self._name, run))
-        return self._watched
-
-    def _failed(self, problem: str) -> Watched | None:
-        if self._watched is None:
-            return None
-        self._watched = replace(self._watched, summary={**self._watched.summary, "problem": problem})
         return self._watched
 
 

@@ -279,10 +279,11 @@ def arrangements(content: Mapping[str, Any]) -> dict[str, type[Arrangement]]:
 
 
 def all_words() -> list[str]:
-    """What a policy may name."""
+    """What a policy may name: the words of channels that need nothing else first."""
     for module in pkgutil.iter_modules(channels.__path__):
         _load(module.name)
-    return [word for kind in _registered.values() for word in kind.words]
+    kinds = sorted(_registered.values(), key=lambda kind: (kind.arranged is not None, kind.words))
+    return [word for kind in kinds for word in kind.words]
 
 
 def _load(name: str) -> None:
