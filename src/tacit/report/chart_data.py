@@ -112,13 +112,8 @@ def run_charts(reports: Sequence[Report], budget: float | None) -> list[Chart]:
 
 
 def finite(values: Iterable[float | None]) -> ChartValues:
-    """The values, without what is not finite."""
-    return [None if value is None or not isfinite(value) else rounded(value) for value in values]
-
-
-def rounded(value: float) -> float:
-    """Six digits: more cannot be seen."""
-    return float(f"{value:.6g}")
+    """The values to six digits, as more cannot be seen, and without what is not finite."""
+    return [None if value is None or not isfinite(value) else float(f"{value:.6g}") for value in values]
 
 
 def _metric_chart(name: str, names: Sequence[str], reports: Sequence[Report]) -> Chart:
