@@ -20,13 +20,14 @@ from tacit.federation.journal import read_journal
 from tacit.federation.messages import (
     PREPARE,
     TRAIN,
+    Answer,
     Refusal,
     SiteRequest,
     Talk,
     pack,
     read_reply,
     read_request,
-    signed_answer,
+    signed,
 )
 from tacit.federation.plan.check import check_plan
 from tacit.federation.plan.plan import FederationPlan, read_plan
@@ -154,7 +155,7 @@ def test_uploads_that_the_enclave_rejects_stop_nobody(tmp_path: Path) -> None:
                 return reply
             session = read_request(request, SiteRequest).session(TRAIN)
             number, identity = sites[name].number, consortium.identity(name)
-            return pack(signed_answer(TRAIN, session, number, upload, identity))
+            return pack(signed(TRAIN, Answer(number, session, upload), identity))
 
         return handle
 

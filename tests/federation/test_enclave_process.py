@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from msgspec import structs
 
 import acme
 from federation.consortium import Consortium, server, transport
@@ -83,6 +84,6 @@ def refuses_other_code(plan: FederationPlan) -> None:
     """The server, too, accepts only the code that it was told to."""
     enclave = enclave_of(plan)
     assert enclave.access is not None
-    strict = replace(enclave.access, attestation=AttestationPolicy(measurements=("ab" * 32,), simulation=True))
+    strict = structs.replace(enclave.access, attestation=AttestationPolicy(measurements=("ab" * 32,), simulation=True))
     with pytest.raises(ProtocolError, match="The code's measurement is"):
         replace(enclave, access=strict).connect()

@@ -330,7 +330,7 @@ def changed(
     frame = frames.unpack(answer.body, FrameKind.MESSAGE)
     row = change(frame.parts[Part.ROW].clone())
     body = frames.pack(FrameKind.MESSAGE, frame.round, {Part.ROW: row}, frame.cohort)
-    return wire.pack(wire.signed_answer(verb, answer.session, 1, body, consortium.identity(name)))
+    return wire.pack(wire.signed(verb, wire.Answer(1, answer.session, body), consortium.identity(name)))
 
 
 # What is recorded

@@ -44,8 +44,6 @@ class FederatedPostcard(FederatedPlain):
     """`Postcard` between sites."""
 
     words: ClassVar[tuple[str, ...]] = ("postcard",)
-    word: ClassVar[str] = "postcard"
-    allowed_by: ClassVar[tuple[str, ...]] = ("postcard",)
     notes: ClassVar[tuple[str, ...]] = ("Sites keep a copy of every message.",)
 
     def reveals(self, method: Method) -> Iterator[str]:

@@ -102,7 +102,7 @@ def test_the_cost_against_the_server_has_no_amplification(tmp_path: Path) -> Non
     everyone = consortium.plan("fl-std-dp", args=DP, public="acme:public")
     some = consortium.plan("fl-std-dp", args={**DP, "cohort": 3}, public="acme:public")
     assert some.method.sampler.sampling(5, 0).rate == pytest.approx(0.6)
-    assert review(some, allow).epsilon == review(everyone, allow).epsilon
+    assert review(some, allow).cost.epsilon == review(everyone, allow).cost.epsilon
 
 
 def test_a_key_that_others_can_read_is_refused(tmp_path: Path) -> None:

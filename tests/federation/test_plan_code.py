@@ -203,7 +203,7 @@ def test_a_method_of_another_package_is_run_where_a_site_allows_it(folder: Folde
 
 def test_pins_are_checked_before_code_is_imported(folder: Folder) -> None:
     allowed = AllowedCode({"marked:net": f"sha256:{'0' * 64}"})
-    for load in (allowed.load, allowed.call, AllowedCode().load):
+    for load in (allowed.load, AllowedCode().load):
         with pytest.raises(UserError, match="allowed"):
             load("marked:net", "the model")
     assert not folder.marker.exists()

@@ -77,8 +77,8 @@ def test_rates_and_charges_of_a_site_are_over_its_persons(tmp_path: Path) -> Non
     assert isinstance(charge, Charge)
     assert charge.clients[0].release.sampling.rate == 2 / 4
     found, of_four, of_eight = site.review(plan), review(plan, site.allow, (), 4), review(plan, site.allow, (), 8)
-    assert (found.unit, found.epsilon) == (Unit.PERSON, of_four.epsilon)
-    assert found.epsilon > of_eight.epsilon
+    assert (found.cost.unit, found.cost.epsilon) == (Unit.PERSON, of_four.cost.epsilon)
+    assert found.cost.epsilon > of_eight.cost.epsilon
     assert check_plan(plan).unit is Unit.PERSON
 
 

@@ -46,12 +46,12 @@ def test_what_plans_for_both_units_cost_is_added_up_for_a_record(tmp_path: Path,
     site = read_site(here.home("site-0") / "site.toml")
     for plan in ordered:
         assert site.review(plan).objections == ()
-        assert 3.5 < site.review(plan).total <= ALLOWED
+        assert 3.5 < site.review(plan).cost.total <= ALLOWED
     here.accept(ordered[0])
     run(here, ordered[0])
     found = site.review(ordered[1])
-    assert found.unit is Unit.RECORD
-    assert found.total > 5.42
+    assert found.cost.unit is Unit.RECORD
+    assert found.cost.total > 5.42
     (objection,) = found.objections
     assert "for a record against the server, together with ε = " in objection
     assert "What is released about the whole site counts for a record, too, at twice its distance." in objection

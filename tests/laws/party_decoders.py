@@ -59,8 +59,8 @@ def _federation() -> Iterator[Decoder]:
     read_talk = functools.partial(site_messages.read_request, kind=site_messages.Talk)
     yield Decoder("site talk", read_talk, [site_messages.pack(site_messages.Talk(bytes(32), session, b"r"))], BYTES)
     replies = [
-        site_messages.pack(site_messages.signed_answer("talk", session, 0, b"body", identity)),
-        site_messages.pack(site_messages.signed_refusal("talk", session, 0, ("policy", "No."), identity)),
+        site_messages.pack(site_messages.signed("talk", site_messages.Answer(0, session, b"body"), identity)),
+        site_messages.pack(site_messages.signed("talk", site_messages.Refusal(0, session, "policy", "No."), identity)),
     ]
     read = functools.partial(site_messages.read_reply, verb="talk", session=session, site=0, identities=known)
     yield Decoder("site reply", read, replies, BYTES)
@@ -106,7 +106,7 @@ def _enclaves() -> Iterator[Decoder]:
 
 
 def _kept() -> Iterator[Decoder]:
-    progress = SiteProgress({"train": 3}, {"train 00": (2, 1)}, bytes(32)).to_bytes()
+    progress = SiteProgress({"train": 3}, {"train 00": (2, 1)}, bytes(32).hex()).to_bytes()
     yield Decoder("site progress", with_file("progress.json", SiteProgress.read), [progress], TEXT)
     kit = {"client": {"fqsn": "a", "ssl_private_key": "client.key"}, "servers": [{"name": "s"}]}
     yield Decoder("start-up kit", _kit_name, [json.dumps(kit).encode()], TEXT)

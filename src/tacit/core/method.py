@@ -116,7 +116,7 @@ class Method:
             raise UserError("Expected the canonical form of a method, got another form of the same one.")
         return found
 
-    @property
+    @cached_property
     def digest(self) -> str:
         """The SHA-256 of its canonical form, in hexadecimal: equal for equal methods, and for no others."""
         return digest(self.to_plain())

@@ -99,7 +99,8 @@ class LocalFederation:
             site = read_site(self.folder / "homes" / name / "site.toml")
             found = site.review(self.plan)
             site.record(self.plan, accepted=True, found=found)
-        talk(f"{len(self.names)} sites accept the plan: ε = {found.epsilon:.3g} for each {found.unit}, for the server.")
+        cost = found.cost
+        talk(f"{len(self.names)} sites accept the plan: ε = {cost.epsilon:.3g} for each {cost.unit}, for the server.")
 
     @contextmanager
     def running(self, opener: str = "") -> Iterator[None]:

@@ -14,7 +14,7 @@ so that one of another round, attempt, plan or site is recognised.
 
 import hashlib
 from collections.abc import Sequence
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, ClassVar, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta, Struct
@@ -32,7 +32,8 @@ RefusalCode = Literal[
 Digest = Annotated[bytes, Meta(min_length=crypto.KEY, max_length=crypto.KEY)]
 Run = Annotated[bytes, Meta(min_length=RUN, max_length=RUN)]
 _Number = Annotated[int, Meta(ge=0, lt=1 << 32)]
-_Text = Annotated[str, Meta(max_length=2000)]
+MAX_TEXT = 2000  # characters of a refusal
+NO_SESSION = bytes(crypto.KEY)  # of a refusal of a request that could not be read
 
 
 class RefusedError(Exception):
@@ -102,7 +103,13 @@ class Answer(Struct, frozen=True, forbid_unknown_fields=True, tag="answer"):
     site: _Number
     session: Digest
     body: bytes
-    signature: bytes
+    signature: bytes = b""
+    elsewhere: ClassVar[tuple[bytes, ...]] = ()
+
+    @property
+    def content(self) -> tuple[bytes, bytes]:
+        """What is signed: its kind, and the rest."""
+        return b"answer", self.body
 
 
 class Refusal(Struct, frozen=True, forbid_unknown_fields=True, tag="refusal"):
@@ -111,24 +118,25 @@ class Refusal(Struct, frozen=True, forbid_unknown_fields=True, tag="refusal"):
     site: _Number
     session: Digest
     code: RefusalCode
-    text: _Text
-    signature: bytes
+    text: Annotated[str, Meta(max_length=MAX_TEXT)]
+    signature: bytes = b""
+    elsewhere: ClassVar[tuple[bytes, ...]] = (NO_SESSION,)  # where it may be without a conversation
+
+    @property
+    def content(self) -> tuple[bytes, bytes]:
+        """What is signed: why, and the rest."""
+        return self.code.encode(), self.text.encode()
 
 
 Message = TypeVar("Message", Hello, SiteRequest, Talk)
+Reply = TypeVar("Reply", Answer, Refusal)
 _encoder = msgspec.msgpack.Encoder()
 _replies: "msgspec.msgpack.Decoder[Answer | Refusal]" = msgspec.msgpack.Decoder(Answer | Refusal)
-NO_SESSION = bytes(crypto.KEY)  # of a refusal of a request that could not be read
 
 
 def pack(message: Hello | SiteRequest | Talk | Answer | Refusal) -> bytes:
     """A message as bytes."""
     return _encoder.encode(message)
-
-
-def addressed(asked: SiteRequest, first: bytes, talk: bytes) -> SiteRequest:
-    """The request to one site: with what it has not received before, and its own request of the protocol."""
-    return msgspec.structs.replace(asked, first=first, talk=talk)
 
 
 def read_request(data: bytes, kind: type[Message]) -> Message:
@@ -149,31 +157,21 @@ def read_reply(
         raise ProtocolError("Expected a reply of a site, got other bytes.") from None
     if reply.site != site:
         raise ProtocolError(f"Expected a reply of site {site}, got one of site {reply.site}.")
-    if reply.session not in (session, NO_SESSION):
+    if reply.session not in (session, *reply.elsewhere):
         raise ProtocolError("The reply belongs to another conversation: it is late, repeated or of another round.")
-    if isinstance(reply, Answer) and reply.session != session:
-        raise ProtocolError("The reply belongs to no conversation.")
     crypto.verify(identities[site], reply.signature, _statement(verb, reply))
     return reply
 
 
-def signed_answer(verb: str, session: bytes, site: int, body: bytes, identity: bytes) -> Answer:
-    """An answer with the site's signature."""
-    unsigned = Answer(site, session, body, b"")
-    return msgspec.structs.replace(unsigned, signature=crypto.sign(identity, _statement(verb, unsigned)))
-
-
-def signed_refusal(verb: str, session: bytes, site: int, reason: tuple[RefusalCode, str], identity: bytes) -> Refusal:
-    """A refusal with the site's signature."""
-    code, text = reason
-    unsigned = Refusal(site, session, code, text[:2000], b"")
-    return msgspec.structs.replace(unsigned, signature=crypto.sign(identity, _statement(verb, unsigned)))
+def signed(verb: str, reply: Reply, identity: bytes) -> Reply:
+    """The reply with the site's signature."""
+    return msgspec.structs.replace(reply, signature=crypto.sign(identity, _statement(verb, reply)))
 
 
 def _statement(verb: str, reply: Answer | Refusal) -> bytes:
-    content = (b"answer", reply.body) if isinstance(reply, Answer) else (reply.code.encode(), reply.text.encode())
+    kind, content = reply.content
     return crypto.digest(
-        "federation reply", verb.encode(), reply.session, pack_number(reply.site), content[0], digest_of(content[1])
+        "federation reply", verb.encode(), reply.session, pack_number(reply.site), kind, digest_of(content)
     )
 
 

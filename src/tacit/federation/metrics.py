@@ -4,11 +4,11 @@ Each of (loss, correct, count) is a 64-bit number in four limbs of 16 bits, modu
 sites neither wrap around nor lose a sign.
 """
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
-from tacit.errors import ProtocolError
 from tacit.protocols.secagg import Vector
 
 _LIMBS = 4
@@ -50,11 +50,9 @@ def pack_vector(vector: Vector) -> bytes:
     return vector.astype("<u4").tobytes()
 
 
-def unpack_vector(data: bytes) -> Vector:
-    """The inverse; raises `ProtocolError` for other bytes."""
-    if len(data) != 4 * DIM:
-        raise ProtocolError(f"Expected metrics of {4 * DIM} bytes, got {len(data)}.")
-    return np.frombuffer(data, "<u4").astype(np.uint32)
+def read_vectors(replies: Iterable[bytes]) -> Iterator[Vector]:
+    """The inverse, of every reply that has the length of one."""
+    return (np.frombuffer(data, "<u4").astype(np.uint32) for data in replies if len(data) == 4 * DIM)
 
 
 def _limbs(value: int) -> Vector:

@@ -139,21 +139,22 @@ def _event(method: Method) -> str:
 
 def _record_event(method: Method) -> str:
     """What a round releases about one record of a client that takes part."""
-    unsized = Unit.RECORD in method.terms.unsized
-    what = ", sized for the budget" if unsized else f", {_noise_of_records(method)}"
-    if method.terms.record_bound is not None:
-        return f"a sum of all clients' clipped gradients over Poisson batches of records, with Gaussian noise{what}"
-    return f"in every local step, a sum of clipped gradients over a Poisson batch of records, with Gaussian noise{what}"
-
-
-def _noise_of_records(method: Method) -> str:
     found = method.terms.prices[Unit.RECORD].accounted
-    match found and found.release.loss:
+    what = "for which nothing is proved" if found is None else _noise(found.release.loss)
+    if Unit.RECORD in method.terms.unsized:
+        what = "sized for the budget"
+    released = "in every local step, a sum of clipped gradients over a Poisson batch of records"
+    if method.terms.record_bound is not None:
+        released = "a sum of all clients' clipped gradients over Poisson batches of records"
+    return f"{released}, with Gaussian noise, {what}"
+
+
+def _noise(loss: Gaussian | Zcdp) -> str:
+    match loss:
         case Zcdp(rho=rho, xi=xi):
             return f"zCDP of ρ = {rho:.4g} and ξ = {xi:.2g}"
         case Gaussian(noise_multiplier=noise):
             return f"noise multiplier {noise:g}"
-    return "for which nothing is proved"
 
 
 def _client_event(method: Method) -> str:
@@ -168,11 +169,7 @@ def _client_event(method: Method) -> str:
 
 def _describe(release: Release) -> str:
     within = f", within a total variation distance of {release.distance:.2g}" if release.distance else ""
-    match release.loss:
-        case Zcdp(rho=rho, xi=xi):
-            return f"a sum with noise of zCDP, ρ = {rho:.4g} and ξ = {xi:.2g}{within}"
-        case Gaussian(noise_multiplier=noise):
-            return f"a sum with Gaussian noise, noise multiplier {noise:g}{within}"
+    return f"a sum with Gaussian noise, {_noise(release.loss)}{within}"
 
 
 def _price(method: Method, unit: Unit = Unit.CLIENT) -> UnitPrice:

@@ -1,15 +1,14 @@
 """Charts of a page as plain data: lines over rounds, for the script that draws them, and a table that says the same."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from math import isfinite
 
 from tacit.core import Report
-from tacit.core.prices import Unit
 from tacit.report.labels import number, size
 from tacit.report.markup import Html, data, details, element, table
-from tacit.report.run_data import charged_epsilon, thinned
+from tacit.report.run_data import charged_epsilon, metric_names, thinned
 
 _MOST_POINTS = 1200  # of a line
 MOST_ROWS = 21  # of the table beside a chart
@@ -107,33 +106,33 @@ def run_charts(reports: Sequence[Report], budget: float | None) -> list[Chart]:
     """The charts of a run: its metrics, ε or leakage, and bytes."""
     shown = thinned(reports, _MOST_POINTS)
     rounds = [report.round for report in shown]
-    names = list(dict.fromkeys(name for report in reports for name in report.metrics))
+    names = metric_names(report.metrics for report in reports)
     charts = [_metric_chart(name, names, shown) for name in names if not _is_variant(name, names)]
     return [*charts, *_privacy_charts(shown, budget), *([bytes_chart(reports, rounds)] if reports else [])]
 
 
-def over(reports: Sequence[Report], value: Callable[[Report], float | None]) -> ChartValues:
-    """A quantity of every round, without what is not finite."""
-    return [None if (found := value(each)) is None or not isfinite(found) else rounded(found) for each in reports]
-
-
-def rounded(value: float) -> float:
-    """Six digits: more cannot be seen."""
-    return float(f"{value:.6g}")
+def finite(values: Iterable[float | None]) -> ChartValues:
+    """The values to six digits, as more cannot be seen, and without what is not finite."""
+    return [None if value is None or not isfinite(value) else float(f"{value:.6g}") for value in values]
 
 
 def _metric_chart(name: str, names: Sequence[str], reports: Sequence[Report]) -> Chart:
     """A metric, with those of the model's variants (`pruned_accuracy`)."""
     together = [name, *(other for other in names if other.endswith(f"_{name}") and other != name)]
     lines = [
-        ChartLine(each.replace("_", " "), over(reports, _metric(each)), f"--c{i % COLOUR_COUNT}")
+        ChartLine(
+            each.replace("_", " "),
+            finite(report.metrics.get(each) for report in reports),
+            f"--c{i % COLOUR_COUNT}",
+        )
         for i, each in enumerate(together)
     ]
-    return Chart(f"{name.replace('_', ' ').capitalize()} on held-out data", [each.round for each in reports], lines)
+    return Chart(metric_title(name), [each.round for each in reports], lines)
 
 
-def _metric(name: str) -> Callable[[Report], float | None]:
-    return lambda report: report.metrics.get(name)
+def metric_title(name: str) -> str:
+    """The title of a metric's chart."""
+    return f"{name.replace('_', ' ').capitalize()} on held-out data"
 
 
 def _is_variant(name: str, names: Sequence[str]) -> bool:
@@ -145,36 +144,30 @@ def _privacy_charts(reports: Sequence[Report], budget: float | None) -> list[Cha
     if any(charged_epsilon(report) is not None for report in reports):
         units = dict.fromkeys(unit for report in reports for unit in report.epsilons)
         lines = [
-            ChartLine(_label(unit), over(reports, _epsilon_of(unit)), f"--c{colour}")
+            ChartLine(
+                f"ε of {unit}s" if unit.within_client else "ε",
+                finite(report.epsilons.get(unit) for report in reports),
+                f"--c{colour}",
+            )
             for colour, unit in enumerate(units, start=3)
         ]
         if budget is not None:
             lines.append(ChartLine("budget", [budget] * len(rounds), "--limit", dash=True))
         charts.append(Chart("Privacy loss ε of all rounds so far", rounds, lines, zero=True))
     if any(report.leakage is not None for report in reports):
-        line = ChartLine("largest leakage", over(reports, lambda report: report.leakage), "--c3")
+        line = ChartLine("largest leakage", finite(report.leakage for report in reports), "--c3")
         charts.append(Chart("Leakage of the client that leaked most (d-privacy)", rounds, [line], zero=True))
     return charts
 
 
-def _label(unit: Unit) -> str:
-    return f"ε of {unit}s" if unit.within_client else "ε"
-
-
-def _epsilon_of(unit: Unit) -> Callable[[Report], float | None]:
-    return lambda report: report.epsilons.get(unit)
-
-
 def bytes_chart(reports: Sequence[Report], rounds: Sequence[int]) -> Chart:
     """Bytes of all clients up to each round, in both directions."""
-    totals: Mapping[str, list[int]] = {
-        "up": list(accumulate(sum(report.up) for report in reports)),
-        "down": list(accumulate(sum(report.down) for report in reports)),
-    }
+    up = accumulate(sum(report.up) for report in reports)
+    down = accumulate(sum(report.down) for report in reports)
     wanted = set(rounds)
-    kept = [i for i, report in enumerate(reports) if report.round in wanted]
-    names = {"up": "clients to server", "down": "server to clients"}
+    kept = [total for report, *total in zip(reports, up, down, strict=True) if report.round in wanted]
     lines = [
-        ChartLine(names[way], [float(totals[way][i]) for i in kept], f"--c{i}") for i, way in enumerate(("up", "down"))
+        ChartLine(name, [float(total[way]) for total in kept], f"--c{way}")
+        for way, name in enumerate(("clients to server", "server to clients"))
     ]
     return Chart("Bytes of all rounds so far", list(rounds), lines, unit="bytes", zero=True)

@@ -1,6 +1,7 @@
 """A run for other programs, from its directory: its rounds to a log, its model as other programs read it."""
 
 import io
+from contextlib import closing
 
 import safetensors.torch
 import torch
@@ -19,13 +20,10 @@ def write_log(run: RunData, log: RoundLog) -> None:
     """Write the rounds of a run that a log does not have yet."""
     log.check(run.path)
     try:
-        writer = log.open(LogHeader.of(run.manifest, run.path))
-        try:
+        with closing(log.open(LogHeader.of(run.manifest, run.path))) as writer:
             writer.write(run.reports)
             if run.manifest.status == "finished":
                 writer.finish("\n\n".join(map(str, run.guarantees.values())))
-        finally:
-            writer.close()
     except Exception as error:  # of any library, on any disk or network
         reason = next(iter(str(error).splitlines()), "") or type(error).__name__
         raise StorageError(f"Could not write {run.path} for {log.label}: {reason.rstrip('.')}.") from error

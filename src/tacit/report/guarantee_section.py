@@ -24,10 +24,13 @@ def show_guarantee(guarantee: Guarantee | LeakageGuarantee, nominal: Mapping[str
     uncovered = [line.strip() for line in lines if line.startswith("  ")]
     heading = next((line for line in sentences if line in ("Not covered:", "Note:")), "")
     statement, *others = [line for line in sentences if line != heading]
-    proved = guarantee.proved
+    proved, limit, meaning = guarantee.proved, 0.0, None
+    if isinstance(guarantee, Guarantee) and guarantee.epsilon is not None:
+        limit = detection_limit(guarantee.epsilon, guarantee.delta or 0.0, FALSE_ALARMS)
+        meaning = _meaning(guarantee, limit)
     first = statement if proved else f"Nothing is proved: {statement.removeprefix('none: ')}"
-    kind = "statement" if proved and _limit(guarantee) <= WEAK else "statement weak" if proved else "statement none"
-    parts: list[Html | None] = [element("div", element("p", first), _meaning(guarantee), class_=kind)]
+    kind = "statement" if proved and limit <= WEAK else "statement weak" if proved else "statement none"
+    parts: list[Html | None] = [element("div", element("p", first), meaning, class_=kind)]
     columns = []
     if others:
         columns.append(element("div", element("h3", "What it rests on"), _list(others)))
@@ -42,11 +45,8 @@ def show_guarantee(guarantee: Guarantee | LeakageGuarantee, nominal: Mapping[str
     return join(parts)
 
 
-def _meaning(guarantee: Guarantee | LeakageGuarantee) -> Html | None:
-    """What (ε, δ) means for a test of who took part."""
-    if not isinstance(guarantee, Guarantee) or guarantee.epsilon is None:
-        return None
-    limit = _limit(guarantee)
+def _meaning(guarantee: Guarantee, limit: float) -> Html:
+    """What (ε, δ) means for a test of who took part, which detects a unit that often at most."""
     weak = " Such a bound promises little by itself; tacit audit and tacit attack measure what attacks really find."
     tests, others, found = TESTS.get(guarantee.adjacency, TESTS[Adjacency.ADD_OR_REMOVE])
     return element(
@@ -55,13 +55,6 @@ def _meaning(guarantee: Guarantee | LeakageGuarantee) -> Html | None:
         f"{FALSE_ALARMS:.0%} of those that {others}, detects {found} with a probability of at most "
         f"{limit_in_words(limit)}. Without any information it would be {FALSE_ALARMS:.0%}.{weak * (limit > WEAK)}",
     )
-
-
-def _limit(guarantee: Guarantee | LeakageGuarantee) -> float:
-    """How often a test can detect a unit at most; 0 where that is not known."""
-    if not isinstance(guarantee, Guarantee) or guarantee.epsilon is None:
-        return 0.0
-    return detection_limit(guarantee.epsilon, guarantee.delta or 0.0, FALSE_ALARMS)
 
 
 def limit_in_words(value: float) -> str:

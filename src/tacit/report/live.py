@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from hmac import compare_digest
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -24,10 +25,9 @@ from urllib.parse import parse_qs, urlsplit
 from tacit.errors import TacitError
 from tacit.report.markup import escape
 from tacit.report.page import asset, run_page
-from tacit.report.run_data import RunData
 from tacit.report.watching import RunWatcher, Watched
 from tacit.runs import guarantee_file
-from tacit.runs.directory import GUARANTEE, MANIFEST
+from tacit.runs.directory import GUARANTEE
 
 HOST = "127.0.0.1"
 SECONDS_BETWEEN_SIGNS = 10.0  # of life, on a connection without news
@@ -111,10 +111,8 @@ class _Handler(BaseHTTPRequestHandler):
         if found is None:
             return
         try:
-            path = self._path(found)
-            stored = guarantee_file.read(path / GUARANTEE)
-            run = RunData(path=path, manifest=found.manifest, reports=found.reports, method=found.method, stored=stored)
-            page = run_page(run)
+            stored = guarantee_file.read(found.run.path / GUARANTEE)
+            page = run_page(replace(found.run, stored=stored))
         except TacitError as error:
             self._refuse(HTTPStatus.INTERNAL_SERVER_ERROR, str(error))
             return
@@ -128,17 +126,13 @@ class _Handler(BaseHTTPRequestHandler):
             self._refuse(HTTPStatus.NOT_FOUND, "There is no such run.")
         return found
 
-    def _path(self, found: Watched) -> Path:
-        folder, name = self.server.watcher.folder, str(found.summary["run"])
-        return folder if (folder / MANIFEST).is_file() else folder / name
-
     def _events(self, _: str) -> None:
         """Rows as they change, as server-sent events."""
         if not self.server.listeners.acquire(blocking=False):
             self._refuse(HTTPStatus.SERVICE_UNAVAILABLE, "Too many pages are open. Close one.")
             return
         try:
-            self._head("text/event-stream", None)
+            self._head("text/event-stream", ("Connection", "close"))
             for event in self._news():
                 self.wfile.write(event)
                 self.wfile.flush()
@@ -159,17 +153,15 @@ class _Handler(BaseHTTPRequestHandler):
             elif not watcher.wait(known, SECONDS_BETWEEN_SIGNS):
                 yield b": still here\n\n"
 
-    def _send(self, text: str, kind: str, *, policy: str = POLICY) -> None:
-        content = text.encode()
-        self._head(f"{kind}; charset=utf-8", len(content), policy=policy)
-        self.wfile.write(content)
-
     def _refuse(self, status: HTTPStatus, sentence: str) -> None:
-        content = f"{sentence}\n".encode()
-        self._head("text/plain; charset=utf-8", len(content), status)
+        self._send(f"{sentence}\n", "text/plain", status)
+
+    def _send(self, text: str, kind: str, status: HTTPStatus = HTTPStatus.OK, policy: str = POLICY) -> None:
+        content = text.encode()
+        self._head(f"{kind}; charset=utf-8", ("Content-Length", str(len(content))), status, policy)
         self.wfile.write(content)
 
-    def _head(self, kind: str, length: int | None, status: HTTPStatus = HTTPStatus.OK, *, policy: str = POLICY) -> None:
+    def _head(self, kind: str, end: tuple[str, str], status: HTTPStatus = HTTPStatus.OK, policy: str = POLICY) -> None:
         self.send_response(status)
         self.send_header("Content-Type", kind)
         self.send_header("Content-Security-Policy", policy)
@@ -177,10 +169,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Referrer-Policy", "no-referrer")
         self.send_header("Cross-Origin-Resource-Policy", "same-origin")
         self.send_header("Cache-Control", "no-store")
-        if length is not None:
-            self.send_header("Content-Length", str(length))
-        else:
-            self.send_header("Connection", "close")
+        self.send_header(*end)
         self.end_headers()
 
 

@@ -48,7 +48,9 @@ def comparison_page(runs: Sequence[RunData]) -> str:
     """The page that compares several runs, grouped by everything but their seeds."""
     found, notes = run_groups.grouped(runs)
     title = f"Comparison of {len(runs)} runs"
-    return _page(title, _comparison_header(title, found), join(_comparison_sections(found, notes)))
+    tasks = ", ".join(dict.fromkeys(group.task for group in found))
+    sub = f"{len(found)} settings on {tasks}; runs of one setting differ in seed or noise"
+    return _page(title, _top("Comparison", title, sub), join(_comparison_sections(found, notes)))
 
 
 def _page(title: str, header: Html, content: Html) -> str:
@@ -160,11 +162,8 @@ def _run_sections(run: RunData) -> Iterator[Html]:
     yield section("clients", "Clients", _clients(run))
     yield section("settings", "Settings", _settings(run))
     yield section("repeat", "How to repeat it", _repeat(run))
-    yield section("sign", "Read and accepted", _sign())
-
-
-def _sign() -> Html:
-    return pairs([(name, "") for name in ("Name", "Role", "Date", "Signature")], "sign")
+    signature = pairs([(name, "") for name in ("Name", "Role", "Date", "Signature")], "sign")
+    yield section("sign", "Read and accepted", signature)
 
 
 def _parties(run: RunData) -> Html:
@@ -325,11 +324,6 @@ def _repeat(run: RunData) -> Html:
         "intended: noise that can be repeated can be subtracted."
     )
     return join([element("pre", run.command), element("p", exact)])
-
-
-def _comparison_header(title: str, found: Sequence[RunGroup]) -> Html:
-    tasks = ", ".join(dict.fromkeys(group.task for group in found))
-    return _top("Comparison", title, f"{len(found)} settings on {tasks}; runs of one setting differ in seed or noise")
 
 
 def _comparison_sections(found: Sequence[RunGroup], notes: Sequence[str]) -> Iterator[Html]:

@@ -50,17 +50,16 @@ def parties_of(method: Method, clients: int) -> list[Party]:
         sends.get(seen, ("message",)),
         secret=True,
     )
-    central = "adds the noise" if isinstance(method.mechanism, CentralGaussian) else ""
-    last = Party("Recipients", ["see the model", "after every round", _noise_of_model(method)])
+    sums = ["adds the noise"] if isinstance(method.mechanism, CentralGaussian) else []
+    noisy = "with noise" if method.terms.changes_rows else "without noise"
+    last = Party("Recipients", ["see the model", "after every round", noisy])
+    blind = Party("Server", ["sees only the sum", "updates the model"], ("model",))
     if seen == "enclave":
-        enclave = Party(
-            "Enclave", ["sees every message", *([central] if central else []), "sums"], ("sum",), secret=True
-        )
-        return [first, enclave, Party("Server", ["sees only the sum", "updates the model"], ("model",)), last]
+        return [first, Party("Enclave", ["sees every message", *sums, "sums"], ("sum",), secret=True), blind, last]
     if seen == "server":
-        lines = ["sees every message", *([central] if central else []), "updates the model"]
+        lines = ["sees every message", *sums, "updates the model"]
         return [first, Party("Server", lines, ("model",), secret=True), last]
-    return [first, Party("Server", ["sees only the sum", "updates the model"], ("model",)), last]
+    return [first, blind, last]
 
 
 def draw_parties(parties: Sequence[Party]) -> Html:
@@ -77,10 +76,6 @@ def described(parties: Sequence[Party]) -> str:
     """
     sends = (f" It sends: {' '.join(party.arrow)}." if party.arrow else "" for party in parties)
     return " ".join(f"{p.name}: {', '.join(p.lines)}.{sent}" for p, sent in zip(parties, sends, strict=True))
-
-
-def _noise_of_model(method: Method) -> str:
-    return "with noise" if method.terms.changes_rows else "without noise"
 
 
 def _draw(parties: Sequence[Party], *, wide: bool) -> Html:

@@ -50,10 +50,8 @@ class RunData:
     def read(cls, path: Path) -> Self:
         """Read the run in a directory; raises `RunError` if there is none, or it cannot be read."""
         manifest = read_manifest(path)
-        stored = guarantee_file.read(path / GUARANTEE)
-        return cls(
-            path=path, manifest=manifest, reports=read_rounds(path), method=known_method(manifest), stored=stored
-        )
+        stored, method = guarantee_file.read(path / GUARANTEE), manifest.method.read()
+        return cls(path=path, manifest=manifest, reports=read_rounds(path), method=method, stored=stored)
 
     @property
     def name(self) -> str:
@@ -164,11 +162,6 @@ class RunData:
         if manifest.waves != "fitting":
             words += ["--waves", manifest.waves]
         return shlex.join(words + (["--device", manifest.device] if manifest.device != "cpu" else []))
-
-
-def known_method(manifest: Manifest) -> Method | None:
-    """The method that a manifest describes; None if this version does not know all of its pieces."""
-    return manifest.method.read()
 
 
 def find_runs(folder: Path) -> list[Path]:

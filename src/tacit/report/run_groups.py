@@ -4,10 +4,10 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import inf, isfinite
+from math import inf
 
 from tacit.privacy.guarantee import Guarantee, LeakageGuarantee
-from tacit.report.chart_data import COLOUR_COUNT, Chart, ChartLine, ChartValues, rounded
+from tacit.report.chart_data import COLOUR_COUNT, Chart, ChartLine, ChartValues, finite, metric_title
 from tacit.report.intervals import Interval
 from tacit.report.run_data import RunData, charged_epsilon, metric_names, thinned
 
@@ -33,11 +33,8 @@ class RunGroup:
     @cached_property
     def metrics(self) -> dict[str, Interval]:
         """The interval of every metric that all runs have."""
-        found = {
-            name: Interval.of([run.metrics[name] for run in self.runs if name in run.metrics])
-            for name in metric_names(run.metrics for run in self.runs)
-        }
-        return {name: interval for name, interval in found.items() if interval is not None}
+        names = metric_names(run.metrics for run in self.runs)
+        return _intervals({name: [run.metrics[name] for run in self.runs if name in run.metrics] for name in names})
 
     @property
     def epsilon(self) -> float | None:
@@ -50,14 +47,14 @@ class RunGroup:
 
     def amounts(self) -> dict[str, Interval]:
         """Rounds, bytes and seconds."""
-        values = {
-            "rounds": [float(len(run.reports)) for run in self.runs],
-            "up": [float(run.bandwidth.up) for run in self.runs],
-            "down": [float(run.bandwidth.down) for run in self.runs],
-            "seconds": [run.seconds for run in self.runs],
-        }
-        found = {name: Interval.of(each) for name, each in values.items()}
-        return {name: interval for name, interval in found.items() if interval is not None}
+        return _intervals(
+            {
+                "rounds": [len(run.reports) for run in self.runs],
+                "up": [run.bandwidth.up for run in self.runs],
+                "down": [run.bandwidth.down for run in self.runs],
+                "seconds": [run.seconds for run in self.runs],
+            }
+        )
 
     @cached_property
     def guarantee(self) -> Guarantee | LeakageGuarantee:
@@ -141,10 +138,9 @@ def guarantee_lines(groups: Sequence[RunGroup]) -> list[str]:
     found = guarantees(groups)
     lines = []
     for labels, guarantee in found.items():
+        kind = "Guarantee" if guarantee.proved else "No privacy guarantee"
         whose = f" of {labels}" if len(found) > 1 else ""
-        text = str(guarantee)
-        proved = f"Guarantee{whose}: {text}"
-        lines.append(proved if guarantee.proved else f"No privacy guarantee{whose}: {text.removeprefix('none: ')}")
+        lines.append(f"{kind}{whose}: {str(guarantee).removeprefix('none: ')}")
     return lines
 
 
@@ -156,7 +152,7 @@ def group_charts(groups: Sequence[RunGroup]) -> list[Chart]:
     charts = []
     for name in names:
         lines = [_group_line(group, name, shown, f"--c{i % COLOUR_COUNT}") for i, group in enumerate(groups)]
-        charts.append(Chart(f"{name.replace('_', ' ').capitalize()} on held-out data", shown, lines))
+        charts.append(Chart(metric_title(name), shown, lines))
     private = [group for group in groups if group.epsilon is not None]
     if private:
         lines = [_epsilon_line(group, shown, f"--c{groups.index(group) % COLOUR_COUNT}") for group in private]
@@ -168,22 +164,25 @@ def _group_line(group: RunGroup, name: str, rounds: Sequence[int], colour: str) 
     found = [{report.round: report.metrics[name] for report in run.reports if name in report.metrics}
              for run in group.runs]  # fmt: skip
     intervals = [Interval.of([run[each] for run in found if each in run]) for each in rounds]
-    mean: ChartValues = [None if each is None else rounded(each.mean) for each in intervals]
-    if len(group.runs) == 1:
-        return ChartLine(group.label, mean, colour)
-    low: ChartValues = [None if each is None else rounded(each.mean - (each.half or 0.0)) for each in intervals]
-    high: ChartValues = [None if each is None else rounded(each.mean + (each.half or 0.0)) for each in intervals]
-    return ChartLine(group.label, mean, colour, band=(low, high))
+
+    def edge(sign: int) -> ChartValues:
+        return finite(None if each is None else each.mean + sign * (each.half or 0.0) for each in intervals)
+
+    return ChartLine(group.label, edge(0), colour, band=None if len(group.runs) == 1 else (edge(-1), edge(1)))
 
 
 def _epsilon_line(group: RunGroup, rounds: Sequence[int], colour: str) -> ChartLine:
     found: dict[int, float] = {}
-    for run in group.runs:
-        for report in run.reports:
-            epsilon = charged_epsilon(report)
-            if epsilon is not None and isfinite(epsilon):
-                found[report.round] = max(found.get(report.round, 0.0), rounded(epsilon))
+    for report in (report for run in group.runs for report in run.reports):
+        (epsilon,) = finite([charged_epsilon(report)])
+        if epsilon is not None:
+            found[report.round] = max(found.get(report.round, 0.0), epsilon)
     return ChartLine(group.label, [found.get(each) for each in rounds], colour)
+
+
+def _intervals(values: Mapping[str, Sequence[float]]) -> dict[str, Interval]:
+    found = {name: Interval.of([*map(float, each)]) for name, each in values.items()}
+    return {name: interval for name, interval in found.items() if interval is not None}
 
 
 def _key(run: RunData) -> str:

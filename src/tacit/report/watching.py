@@ -5,12 +5,10 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tacit.core import Method, Report
 from tacit.errors import TacitError
 from tacit.report.chart_data import run_charts
-from tacit.report.run_data import charged_epsilon, charged_unit, find_runs, known_method
+from tacit.report.run_data import RunData, find_runs
 from tacit.runs.directory import MANIFEST, RoundsReader, read_manifest
-from tacit.runs.manifest import Manifest
 
 SECONDS_BETWEEN_LOOKS = 0.5
 SECONDS_BETWEEN_SEARCHES = 2.0  # for new runs
@@ -18,24 +16,14 @@ SECONDS_BETWEEN_SEARCHES = 2.0  # for new runs
 
 @dataclass(frozen=True, eq=False)
 class Watched:
-    """A run as far as it was read.
+    """A run as far as it was read, and its row of the table."""
 
-    Attributes:
-        manifest: its manifest.
-        method: its method; None if it is not known here.
-        reports: its rounds so far.
-        summary: its row of the table.
-    """
-
-    manifest: Manifest
-    method: Method | None
-    reports: tuple[Report, ...]
+    run: RunData
     summary: dict[str, object]
 
     @property
     def charts(self) -> list[dict[str, object]]:
-        budget = None if self.method is None or self.method.budget is None else self.method.budget.epsilon
-        return [{"title": chart.title, **chart.spec()} for chart in run_charts(self.reports, budget)]
+        return [{"title": chart.title, **chart.spec()} for chart in run_charts(self.run.reports, self.run.budget)]
 
 
 class RunWatcher:
@@ -67,7 +55,9 @@ class RunWatcher:
             if found is not None:
                 self._publish(name, found)
         if not self.searched:
-            self._mark_searched()
+            with self.news:
+                self.searched = True
+                self._announce()
 
     def watch(self) -> None:
         """Look again and again until `close`."""
@@ -103,21 +93,18 @@ class RunWatcher:
             for name in gone:
                 del self._runs[name], self._changed[name]
             if gone:
-                self.version += 1
-                self.news.notify_all()
+                self._announce()
         self._last_search = time.monotonic()
-
-    def _mark_searched(self) -> None:
-        with self.news:
-            self.searched = True
-            self.version += 1
-            self.news.notify_all()
 
     def _publish(self, name: str, found: Watched) -> None:
         with self.news:
-            self.version += 1
+            self._announce()
             self._runs[name], self._changed[name] = found, self.version
-            self.news.notify_all()
+
+    def _announce(self) -> None:
+        """Note, with the lock of `news`, that there is a new version."""
+        self.version += 1
+        self.news.notify_all()
 
 
 class _RunReader:
@@ -133,9 +120,10 @@ class _RunReader:
         try:
             return self._read()
         except (TacitError, OSError) as error:
-            if self._watched is not None and self._watched.summary.get("problem") == str(error):
+            if self._watched is None or self._watched.summary.get("problem") == str(error):
                 return None
-            return self._failed(str(error))
+            self._watched = replace(self._watched, summary={**self._watched.summary, "problem": str(error)})
+            return self._watched
 
     def _read(self) -> Watched | None:
         stat = (self._path / MANIFEST).stat()
@@ -144,21 +132,15 @@ class _RunReader:
         again, new = self._rounds.read()
         if not (changed or again or new):
             return None
-        before = self._watched
+        before = None if self._watched is None else self._watched.run
+        reports = (*(() if again or before is None else before.reports), *new)
         if changed or before is None:
             manifest = read_manifest(self._path)
-            method = known_method(manifest)
+            run = RunData(path=self._path, manifest=manifest, reports=reports, method=manifest.method.read())
         else:
-            manifest, method = before.manifest, before.method
-        reports = (*(() if again or before is None else before.reports), *new)
+            run = replace(before, reports=reports)
         self._stamp = stamp
-        self._watched = Watched(manifest, method, reports, _summary(self._name, manifest, method, reports))
-        return self._watched
-
-    def _failed(self, problem: str) -> Watched | None:
-        if self._watched is None:
-            return None
-        self._watched = replace(self._watched, summary={**self._watched.summary, "problem": problem})
+        self._watched = Watched(run, _summary(self._name, run))
         return self._watched
 
 
@@ -166,10 +148,10 @@ def _name(path: Path, folder: Path) -> str:
     return str(path.relative_to(folder)) if path != folder else path.name or str(path)
 
 
-def _summary(name: str, manifest: Manifest, method: Method | None, reports: tuple[Report, ...]) -> dict[str, object]:
+def _summary(name: str, run: RunData) -> dict[str, object]:
     """The row of a run in the table."""
+    manifest, reports = run.manifest, run.reports
     metrics = next((report.metrics for report in reversed(reports) if report.metrics), {})
-    last = reports[-1] if reports else None
     return {
         "run": name,
         "method": manifest.method.name,
@@ -177,11 +159,11 @@ def _summary(name: str, manifest: Manifest, method: Method | None, reports: tupl
         "seed": manifest.seed,
         "status": manifest.status,
         "rounds": len(reports),
-        "planned": None if method is None else method.rounds,
+        "planned": run.rounds_planned,
         "metrics": {key: float(f"{value:.6g}") for key, value in metrics.items() if abs(value) < float("inf")},
-        "epsilon": charged_epsilon(last) if last else None,
-        "unit": charged_unit(last) if last else None,
+        "epsilon": run.epsilon,
+        "unit": run.unit if reports else None,
         "up": sum(sum(report.up) for report in reports),
         "down": sum(sum(report.down) for report in reports),
-        "seconds": sum(report.seconds for report in reports),
+        "seconds": run.seconds,
     }

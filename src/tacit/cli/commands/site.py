@@ -11,7 +11,7 @@ from tacit.federation.journal import JOURNAL, Entry, content_of
 from tacit.federation.plan.entry_points import check_defined, pin
 from tacit.federation.plan.plan import FederationPlan, read_plan
 from tacit.federation.site.files import SiteFiles, init_site, read_site
-from tacit.federation.site.policy import Review
+from tacit.federation.site.policy import Cost, Review
 from tacit.privacy.ledger import Ledger, LedgerEntry
 from tacit.privacy.ledger_head import NO_CLIENTS, LedgerUse
 
@@ -45,7 +45,9 @@ def review(args: argparse.Namespace) -> int:
     if args.accept or args.refuse:
         recorded = "accepted" if args.accept else "refused"
         site.record(plan, accepted=args.accept, found=found)
-    document = {**asdict(found), "plan": found.plan.hex(), "accepted": found.accepted, "recorded": recorded}
+    document = {**asdict(found), **asdict(found.cost), "plan": found.plan.hex(), "accepted": found.accepted}
+    document["recorded"] = recorded
+    del document["cost"], document["mixed"]
     answer(args, document, _review_lines(site, plan, found, recorded))
     return 0 if found.accepted or args.refuse else 1
 
@@ -54,7 +56,7 @@ def _review_lines(site: SiteFiles, plan: FederationPlan, found: Review, recorded
     yield f"plan {found.plan.hex()}"
     rounds = f" {found.rounds} rounds," if found.rounds else ""
     yield f"  {plan.method_name},{rounds} {plan.population} sites; this site is {site.name}"
-    yield from ("", "What it would cost here", f"  {_cost(site, found)}", "")
+    yield from ("", "What it would cost here", f"  {_cost(site, found.cost)}", "")
     if found.reveals:
         yield from ("Who would learn what", *(f"  {sentence}" for sentence in found.reveals), "")
     if found.reads:
@@ -73,7 +75,7 @@ def _review_lines(site: SiteFiles, plan: FederationPlan, found: Review, recorded
         yield "Nothing was recorded. Add --accept or --refuse."
 
 
-def _cost(site: SiteFiles, found: Review) -> str:
+def _cost(site: SiteFiles, found: Cost) -> str:
     if found.reason:
         return f"ε against the server is not bounded: {found.reason}."
     earlier = f"; with ε = {found.used:.4g} of earlier plans, {found.total:.4g}" if found.used else ""

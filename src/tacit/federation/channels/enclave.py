@@ -30,7 +30,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from tacit.core import Messages, Method, Noise, Round, ServerRound, State, files
 from tacit.core.interfaces import Conversation
@@ -48,18 +48,24 @@ from tacit.enclave.host import ENCLAVE, EnclaveOutcome, Heads, converse
 from tacit.enclave.secure_channel import ChannelIdentity, connect
 from tacit.enclave.uploads import OVERHEAD
 from tacit.errors import EnclaveUnavailableError, RoundOverError, TooFewClientsError, UserError
-from tacit.federation import metrics
-from tacit.federation.channels.interface import Arrangement, Connect, Member, SiteReply, Survival, register
+from tacit.federation.channels.interface import (
+    Arrangement,
+    Connect,
+    FederatedChannel,
+    Member,
+    ServerHalf,
+    SiteHalf,
+    SiteReply,
+    Survival,
+    register,
+)
 from tacit.federation.channels.noise import has_surplus, in_shares
-from tacit.federation.channels.plain import read_metrics
 from tacit.federation.messages import PREPARE, TRAIN, RefusedError, SiteRequest
-from tacit.federation.metrics import HeldOut
 from tacit.federation.plan.directory import new_identity, read_identity
 from tacit.federation.server.round_reports import RoundOutcome, SiteBytes
 from tacit.pieces.channels import Enclave
 from tacit.protocols.crypto import KEY
 from tacit.protocols.kit import HEADER, RUN, Requests, play
-from tacit.protocols.secagg import Vector
 from tacit.wire.packing import Reader
 
 if TYPE_CHECKING:
@@ -75,7 +81,15 @@ _ELSEWHERE = "The plan does not say where its enclave is. Use its file at the se
 
 
 class EnclaveTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The table `enclave` of a plan's file."""
+    """The table `enclave` of a plan's file.
+
+    Attributes:
+        address: where the server reaches the enclave, `HOST:PORT`, or the path of a local socket.
+        configuration: the file that says what the enclave does.
+        identity: the file of the server's secret key as the enclave's host.
+        simulated: whether it may be a simulation, which isolates nothing.
+        attestation: which enclaves the server accepts.
+    """
 
     address: str
     configuration: Path = Path("enclave.json")
@@ -83,29 +97,17 @@ class EnclaveTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     simulated: bool = False
     attestation: AttestationPolicy = NO_POLICY
 
+    def within(self, folder: Path) -> "EnclaveTable":
+        """The same table, with paths that do not depend on the current folder."""
+        address = self.address if ":" in self.address else str(folder / self.address)
+        return structs.replace(
+            self, address=address, configuration=folder / self.configuration, identity=folder / self.identity
+        )
 
-@dataclass(frozen=True)
-class EnclaveAccess:
-    """How the server reaches the enclave.
-
-    Attributes:
-        address: `HOST:PORT`, or the path of a local socket.
-        identity: the file of the server's secret key as the enclave's host.
-        attestation: which enclaves the server accepts.
-    """
-
-    address: str
-    identity: Path
-    attestation: AttestationPolicy
-
+    @property
     def host(self) -> ChannelIdentity:
         """The server's identity towards the enclave."""
         return ChannelIdentity.of(read_identity(self.identity))
-
-    def new_host(self) -> ChannelIdentity:
-        """The same; its key is made if there is none."""
-        new_identity(self.identity)
-        return self.host()
 
 
 @dataclass(frozen=True)
@@ -115,27 +117,25 @@ class PlannedEnclave:
     Attributes:
         configuration: what it does; None: it is not configured yet.
         simulated: whether it may be a simulation, which isolates nothing.
-        access: how the server reaches it; None at sites.
+        access: how the server reaches it, with the paths of the plan's file; None at sites.
     """
 
     configuration: Configuration | None
     simulated: bool
-    access: EnclaveAccess | None = field(default=None, compare=False)
+    access: EnclaveTable | None = field(default=None, compare=False)
     name: ClassVar[str] = "enclave"
 
     @classmethod
     def read(cls, table: Mapping[str, Any], path: Path, *, configured: bool) -> "PlannedEnclave":
         """What a plan's file says; `configured`: read the configuration, too."""
-        named, folder = convert(table, EnclaveTable, Source(label=f"enclave of {path}")), path.parent
-        path = folder / named.configuration
-        if configured and not path.exists():
-            raise UserError(f"Expected the enclave's configuration in {path}, which does not exist. {_CONFIGURE}")
-        content = files.read(path, "the enclave's configuration") if configured else b""
-        local = ":" not in named.address
-        access = EnclaveAccess(
-            str(folder / named.address) if local else named.address, folder / named.identity, named.attestation
-        )
-        return cls(Configuration.from_bytes(content) if configured else None, named.simulated, access)
+        access = convert(table, EnclaveTable, Source(label=f"enclave of {path}")).within(path.parent)
+        if not configured:
+            return cls(None, access.simulated, access)
+        file = access.configuration
+        if not file.exists():
+            raise UserError(f"Expected the enclave's configuration in {file}, which does not exist. {_CONFIGURE}")
+        content = files.read(file, "the enclave's configuration")
+        return cls(Configuration.from_bytes(content), access.simulated, access)
 
     def restricted(self, policy: AttestationPolicy) -> AttestationPolicy:
         """A party's policy for this enclave: where the plan requires hardware, a simulation is accepted by nobody."""
@@ -150,7 +150,7 @@ class PlannedEnclave:
         """
         if self.access is None or self.configuration is None:
             raise UserError(_ELSEWHERE)
-        policy, host = self.restricted(self.access.attestation), self.access.host()
+        policy, host = self.restricted(self.access.attestation), self.access.host
         return connect(reach(self.access.address), host, self.configuration.digest, policy, int(time.time()))
 
     def canonical(self) -> dict[str, Any]:
@@ -167,7 +167,13 @@ class PlannedEnclave:
 
 def enclave_of(plan: "FederationPlan") -> PlannedEnclave:
     """The enclave of a plan; raises `UserError` if the plan names none."""
-    return _required(plan.arrangement, plan.method_name)
+    found = _planned(plan.arrangement)
+    if found is None:
+        raise UserError(
+            f"{plan.method_name} sends messages to an enclave, and the plan names none. Add a table [enclave]. "
+            f"{_CONFIGURE}"
+        )
+    return found
 
 
 def configuration_of(plan: "FederationPlan") -> Configuration:
@@ -185,15 +191,6 @@ def _planned(arranged: Arrangement | None) -> PlannedEnclave | None:
     return None
 
 
-def _required(arranged: Arrangement | None, method: str) -> PlannedEnclave:
-    found = _planned(arranged)
-    if found is None:
-        raise UserError(
-            f"{method} sends messages to an enclave, and the plan names none. Add a table [enclave]. {_CONFIGURE}"
-        )
-    return found
-
-
 def new_configuration(plan: "FederationPlan") -> Configuration:
     """The configuration of a new run of a plan: its sites are the clients, from among whom the enclave draws cohorts.
 
@@ -205,6 +202,7 @@ def new_configuration(plan: "FederationPlan") -> Configuration:
     if access is None:
         raise UserError(_ELSEWHERE)
     state = plan.run_plan().simulation.initial_state
+    new_identity(access.identity)
     return Configuration(
         run=secrets.token_bytes(RUN),
         method=method.canonical,
@@ -213,19 +211,18 @@ def new_configuration(plan: "FederationPlan") -> Configuration:
         rounds=method.rounds,
         parameters=state.dim,
         memory=memory_digest(mechanism_memory(state)),
-        host=access.new_host().certificate,
+        host=access.host.certificate,
     )
 
 
 @register(Enclave)
 @dataclass(frozen=True)
-class FederatedEnclave:
+class FederatedEnclave(FederatedChannel):
     """`Enclave` between sites."""
 
     channel: Enclave
     words: ClassVar[tuple[str, ...]] = ("enclave",)
     arranged: ClassVar[type[Arrangement] | None] = PlannedEnclave
-    sums_metrics: ClassVar[bool] = False
     too_few: ClassVar[str] = "leaves the model as it was"
     notes: ClassVar[tuple[str, ...]] = (
         (
@@ -234,8 +231,6 @@ class FederatedEnclave:
             "verifies the enclave: in its first round, and after a restart of the enclave or the run."
         ),
     )
-    word: ClassVar[str] = "enclave"
-    allowed_by: ClassVar[tuple[str, ...]] = words
 
     @property
     def min_cohort(self) -> int:
@@ -262,7 +257,7 @@ class FederatedEnclave:
     def problem(self, plan: "FederationPlan") -> str:
         method = plan.method
         try:
-            found = _required(plan.arrangement, method.name).configuration
+            found = enclave_of(plan).configuration
         except UserError as error:
             return str(error)
         if found is None:
@@ -343,7 +338,7 @@ class EnclaveLink(Protocol):
         ...
 
 
-class EnclaveHost:
+class EnclaveHost(ServerHalf):
     """The server as the host of a plan's enclave.
 
     Args:
@@ -362,7 +357,7 @@ class EnclaveHost:
         idle: float = TIMEOUT / 2,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._channel, self._sites, self._connect, self._idle, self._clock = channel, sites, connect, idle, clock
+        self._channel, self.sites, self._connect, self._idle, self._clock = channel, sites, connect, idle, clock
         self._link: EnclaveLink | None = None
         self._used = 0.0
         self._heads: Heads = {}
@@ -393,20 +388,20 @@ class EnclaveHost:
 
         That is so if the cohort is too small, or if it has released this round before, to a server that has died.
         """
-        method = self._sites.plan.method
+        method = self.sites.plan.method
         like = no_messages(method, broadcast(method, state, now), state, now)
         try:
             cohort = self._opened(state, like.rows.dim)
         except RoundOverError as error:
-            self._sites.log("abandoned", round=state.round + 1, reason=str(error))
+            self.sites.log("abandoned", round=state.round + 1, reason=str(error))
             return []
-        needed, present = self._channel.contributors(len(cohort)), self._sites.present_of(cohort)
+        needed, present = self._channel.contributors(len(cohort)), self.sites.present_of(cohort)
         if len(cohort) < needed:  # ends like a round without clients, as in a simulation
             return []
         if len(present) < needed:
             raise TooFewClientsError(
                 f"Expected at least {needed} of the {len(cohort)} sites that the enclave drew, got {len(present)}. "
-                f"{self._sites.explanation()}Nobody was asked. Start those that are absent, and resume the run."
+                f"{self.sites.explanation()}Nobody was asked. Start those that are absent, and resume the run."
             )
         return cohort
 
@@ -420,11 +415,7 @@ class EnclaveHost:
         self, state: State, now: ServerRound, asked: SiteRequest, like: Messages, talk: Conversation
     ) -> RoundOutcome:
         """What the enclave releases of the messages of those of the cohort that are present."""
-        return self._aggregate(state, like.rows.dim, asked, self._sites.present_of(asked.cohort))
-
-    def metrics(self, asked: SiteRequest, traffic: SiteBytes) -> tuple[HeldOut, int]:
-        """They are sent in the clear, to the server."""
-        return read_metrics(self._sites, asked, traffic)
+        return self._aggregate(state, like.rows.dim, asked, self.sites.present_of(asked.cohort))
 
     def _aggregate(self, state: State, dim: int, asked: SiteRequest, present: Iterable[int]) -> RoundOutcome:
         here, traffic = set(present), SiteBytes()
@@ -435,8 +426,8 @@ class EnclaveHost:
             reached = {number: request for number, request in requests.items() if number in here}
             kind = enclave_messages.unpack(next(iter(requests.values()))).kind
             if kind is MessageType.REQUEST_UPLOAD:
-                return [*self._short(self._sites.ask_round(TRAIN, asked, reached, traffic), dim)]
-            return [*self._sites.ask_further(PREPARE, asked.session(PREPARE), reached, traffic).items()]
+                return [*self._short(self.sites.ask_round(TRAIN, asked, reached, traffic), dim)]
+            return [*self.sites.ask_further(PREPARE, asked.session(PREPARE), reached, traffic).items()]
 
         outcome = play(converse(round_request(state, dim, asked.session(TRAIN)), self._heads), ask)
         self._heads = outcome.heads
@@ -444,7 +435,8 @@ class EnclaveHost:
         release, phases = outcome.result.release, _phases(outcome, here)
         protocol = sum(phases.values(), Traffic())
         uploads = outcome.transcript.up[MessageType.UPLOAD]
-        envelope = traffic.beyond(uploads.total() - OVERHEAD * len(uploads), asked, _count(outcome, here))
+        reached = len(here & outcome.transcript.down[MessageType.REQUEST_UPLOAD].keys())  # by the broadcast
+        envelope = traffic.beyond(uploads.total() - OVERHEAD * len(uploads), asked, reached)
         phases["envelope"] = Traffic(envelope.up - protocol.up, envelope.down - protocol.down)
         return RoundOutcome(
             total=release.total,
@@ -461,15 +453,15 @@ class EnclaveHost:
             if len(upload) <= limit:
                 yield number, upload
             else:
-                self._sites.fail(number, f"expected an upload of at most {limit} bytes, got {len(upload)}")
+                self.sites.fail(number, f"expected an upload of at most {limit} bytes, got {len(upload)}")
 
     def _note_rejected(self, outcome: EnclaveOutcome) -> None:
         """Note whom the enclave rejected, by name; who was absent or refused is noted already."""
         seen = outcome.transcript
         for number in seen.up[MessageType.NONCE].keys() - seen.down[MessageType.PRESENT_EVIDENCE].keys():
-            self._sites.fail(number, "it remembers a release of the enclave that the enclave does not know")
+            self.sites.fail(number, "it remembers a release of the enclave that the enclave does not know")
         for number in seen.up[MessageType.UPLOAD].keys() & seen.unresponsive:
-            self._sites.fail(number, "the enclave rejected its upload")
+            self.sites.fail(number, "the enclave rejected its upload")
 
     def _ask(self, request: bytes) -> bytes:
         link = self.connected()
@@ -496,18 +488,13 @@ def _phases(outcome: EnclaveOutcome, present: set[int]) -> dict[str, Traffic]:
     }
 
 
-def _count(outcome: EnclaveOutcome, present: set[int]) -> int:
-    """How many sites the broadcast was sent to."""
-    return len(present & outcome.transcript.down[MessageType.REQUEST_UPLOAD].keys())
-
-
 def round_request(state: State, dim: int, model: bytes) -> RoundRequest:
     """The next round, as the host announces it; `model` names everything that the sites received."""
     return RoundRequest(state.round, model, dim, state.layers, mechanism_memory(state))
 
 
 @dataclass(frozen=True)
-class EnclaveSite:
+class EnclaveSite(SiteHalf):
     """A site as a client of a plan's enclave."""
 
     channel: Enclave
@@ -548,15 +535,6 @@ class EnclaveSite:
         weighted, plaintext = self.member.plan.method.weighted, self.channel.message_format.pack(found, 0, now)
         pending = PendingUpload(asked.round, asked.session(TRAIN), found.rows.dim, weighted, plaintext)
         return SiteReply(self._step(set_upload(self._state, pending), asked.talk))
-
-    def check_evaluation(self, asked: SiteRequest) -> None:
-        """The enclave is not asked for metrics."""
-
-    def reply_metrics(self, asked: SiteRequest, vector: Vector) -> SiteReply:
-        return SiteReply(metrics.pack_vector(vector))
-
-    def further(self, state: bytes, request: bytes) -> SiteReply:
-        raise RefusedError("malformed", "The plan's channel asks for one message only.")
 
     def prepare(self, request: bytes) -> tuple[bytes, Mapping[str, str]]:
         """One step of attestation: the site's nonce, or its consent to the enclave that answers it."""

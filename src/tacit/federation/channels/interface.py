@@ -3,7 +3,8 @@
 A channel of `tacit.pieces.channels` says how messages are summed. What that means between sites is in one file here:
 what the server gathers, what a site replies, how a method is adapted, what is objected to, revealed and survived. The
 halves of the piece `SecureSum` are in `secure_sum.py`, which registers them and is imported when a plan or a policy
-names the channel. Nothing else in the federation knows any channel.
+names the channel. Nothing else in the federation knows any channel. A channel answers what differs: the answers below
+are those of messages in the clear.
 """
 
 import importlib
@@ -14,11 +15,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypeVar
 
+import numpy as np
+
 from tacit.core import Messages, Method, Noise, Round, ServerRound, State
 from tacit.core.interfaces import Conversation
 from tacit.errors import UserError
-from tacit.federation import channels
-from tacit.federation.messages import SiteRequest
+from tacit.federation import channels, metrics
+from tacit.federation.channels.noise import server_draws
+from tacit.federation.messages import EVALUATE, RefusedError, SiteRequest
 from tacit.federation.metrics import HeldOut
 from tacit.protocols.secagg import Vector
 
@@ -96,13 +100,15 @@ class Arrangement(Protocol):
 class ServerHalf(Protocol):
     """What the server does."""
 
+    sites: "EnrolledSites"
+
     def check(self) -> None:
-        """Raise unless a round could begin, before anything is charged."""
-        ...
+        """Raise unless a round could begin, before anything is charged; sites suffice where there is nobody else."""
+        return
 
     def draw(self, state: State, now: ServerRound) -> list[int] | None:
         """The next round's cohort, if it is drawn elsewhere; None: the server draws it."""
-        ...
+        return None
 
     def gather(
         self, state: State, now: ServerRound, asked: SiteRequest, like: Messages, talk: Conversation
@@ -111,12 +117,14 @@ class ServerHalf(Protocol):
         ...
 
     def metrics(self, asked: SiteRequest, traffic: "SiteBytes") -> tuple[HeldOut, int]:
-        """The sum of the sites' metrics, and of how many sites it is."""
-        ...
+        """The sum of the sites' metrics, and of how many sites it is; here, metrics that are sent in the clear."""
+        replies = self.sites.ask_round(EVALUATE, asked, dict.fromkeys(asked.cohort, b""), traffic)
+        vectors = [*metrics.read_vectors(replies.values())]
+        return HeldOut.of_sum(sum(vectors, np.zeros(metrics.DIM, np.uint32))), len(vectors)
 
     def close(self) -> None:
         """End connections, after the last round or an error."""
-        ...
+        return
 
 
 class SiteHalf(Protocol):
@@ -124,11 +132,11 @@ class SiteHalf(Protocol):
 
     def opens(self, verb: str) -> bool:
         """Whether a request with this verb brings the first request of a protocol."""
-        ...
+        return False
 
     def check(self, asked: SiteRequest, like: Messages, now: Round) -> None:
         """Raise unless the site could answer with a message like this: nothing is noted, charged or drawn yet."""
-        ...
+        return
 
     def reply(self, asked: SiteRequest, found: Messages, now: Round) -> SiteReply:
         """The answer to the first message of a round."""
@@ -136,19 +144,19 @@ class SiteHalf(Protocol):
 
     def check_evaluation(self, asked: SiteRequest) -> None:
         """The same as `check` for metrics."""
-        ...
+        return
 
     def reply_metrics(self, asked: SiteRequest, vector: Vector) -> SiteReply:
         """The answer to the first message of an evaluation."""
-        ...
+        return SiteReply(metrics.pack_vector(vector))
 
     def further(self, state: bytes, request: bytes) -> SiteReply:
         """The answer to every further request of a conversation."""
-        ...
+        raise RefusedError("malformed", "The plan's channel asks for one message only.")
 
     def prepare(self, request: bytes) -> tuple[bytes, Mapping[str, str]]:
         """The answer to a request before a round, and an entry of the site's journal; empty: none."""
-        ...
+        raise RefusedError("malformed", "The plan's channel asks for nothing before a round.")
 
 
 class FederatedChannel(Protocol):
@@ -163,50 +171,50 @@ class FederatedChannel(Protocol):
     """
 
     words: ClassVar[tuple[str, ...]]
-    arranged: ClassVar[type[Arrangement] | None]
-    sums_metrics: ClassVar[bool]
-    too_few: ClassVar[str]
-    notes: ClassVar[tuple[str, ...]]
+    arranged: ClassVar[type[Arrangement] | None] = None
+    sums_metrics: ClassVar[bool] = False
+    too_few: ClassVar[str] = "is repeated"
+    notes: ClassVar[tuple[str, ...]] = ()
 
     @property
     def word(self) -> str:
         """Its name in checks and objections."""
-        ...
+        return self.words[0]
 
     @property
     def allowed_by(self) -> tuple[str, ...]:
         """The words of a policy each of which allows it."""
-        ...
+        return (self.word,)
 
     @property
     def min_cohort(self) -> int:
         """The fewest sites with which a round can begin."""
-        ...
+        return 0
 
     @classmethod
     def check_policy(cls, allow: "Allow") -> None:
         """Raise `UserError` unless the policy's tables for this channel can be read."""
-        ...
 
     def adapted(self, method: Method, sites: int, least: int, arranged: Arrangement | None) -> Method:
         """The method as so many sites run it, with sums of at least `least` of them."""
-        ...
+        return method
 
     def obstacle(self, method: Method, sites: int, cohort: float) -> str:
         """Why the method cannot run between so many sites, in a sentence or as a `TacitError`; empty: it can."""
-        ...
+        return ""
 
     def problem(self, plan: "FederationPlan") -> str:
-        """Why what the plan arranges is not for this channel, a sentence; empty: it is."""
-        ...
+        """Why what the plan arranges is not for this channel, a sentence; empty: it is, or there is nothing."""
+        found = plan.arrangement
+        return "" if found is None else f"The plan names an {found.name}, but {plan.method.name} sends nothing to one."
 
     def exposed(self, method: Method) -> str:
         """Why the server must be trusted with messages without noise, in a sentence; empty: it need not be."""
-        ...
+        return server_draws(method)
 
     def objections(self, plan: "FederationPlan", allow: "Allow") -> Iterator[str]:
         """What a site's policy objects to in what the plan arranges, a sentence each."""
-        ...
+        return iter(())
 
     def reveals(self, method: Method) -> Iterator[str]:
         """Who learns what in a round, a sentence each."""
@@ -271,10 +279,11 @@ def arrangements(content: Mapping[str, Any]) -> dict[str, type[Arrangement]]:
 
 
 def all_words() -> list[str]:
-    """What a policy may name."""
+    """What a policy may name: the words of channels that need nothing else first."""
     for module in pkgutil.iter_modules(channels.__path__):
         _load(module.name)
-    return [word for kind in _registered.values() for word in kind.words]
+    kinds = sorted(_registered.values(), key=lambda kind: (kind.arranged is not None, kind.words))
+    return [word for kind in kinds for word in kind.words]
 
 
 def _load(name: str) -> None:

@@ -1,5 +1,6 @@
 """Whose noise a mechanism adds between sites: that of every client, or of the server, which then must be trusted."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -24,15 +25,15 @@ def in_shares(mechanism: Any, losses: float) -> Any:
 
 def has_surplus(mechanism: Any) -> bool:
     """Whether clients add more noise than a sum needs, in case some are lost."""
-    base = getattr(mechanism, "base", None)
-    return getattr(mechanism, "dropouts", 0.0) > 0 or (base is not None and has_surplus(base))
+    return any(getattr(each, "dropouts", 0.0) > 0 for each in _layers(mechanism))
 
 
 def server_draws(method: Method) -> str:
     """That the server sees messages without their noise and adds it itself, in a sentence; empty: it does not."""
     mechanism, price = method.mechanism, method.mechanism.price(0)
     noisy = not isinstance(price, Unproved) or price.noisy
-    if not noisy or (mechanism.requires not in ("messages", "all messages") and not _drawn_at_once(mechanism)):
+    at_once = any(getattr(each, "at_once", False) for each in _layers(mechanism))
+    if not noisy or (mechanism.requires not in ("messages", "all messages") and not at_once):
         return ""
     return (
         f"With {type(mechanism).__name__} the server sees this site's messages without noise and adds it "
@@ -40,6 +41,8 @@ def server_draws(method: Method) -> str:
     )
 
 
-def _drawn_at_once(mechanism: Any) -> bool:
-    base = getattr(mechanism, "base", None)
-    return bool(getattr(mechanism, "at_once", False)) or (base is not None and _drawn_at_once(base))
+def _layers(mechanism: Any) -> Iterator[Any]:
+    """The mechanism, what it is based on, and so on."""
+    while mechanism is not None:
+        yield mechanism
+        mechanism = getattr(mechanism, "base", None)

@@ -1,6 +1,6 @@
 """Secure aggregation between sites: the server and every site compute from their own bytes what they agree on."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, ClassVar
@@ -10,10 +10,19 @@ from tacit.core.interfaces import Conversation
 from tacit.core.server_half import sum_of_total
 from tacit.core.state import Traffic
 from tacit.federation import messages as wire
-from tacit.federation.channels.interface import Arrangement, Connect, Member, SiteReply, Survival, register
-from tacit.federation.channels.noise import in_shares, server_draws
-from tacit.federation.channels.plain import unneeded
-from tacit.federation.messages import EVALUATE, TALK, TRAIN, RefusedError, SiteRequest
+from tacit.federation.channels.interface import (
+    Arrangement,
+    Connect,
+    FederatedChannel,
+    Member,
+    ServerHalf,
+    SiteHalf,
+    SiteReply,
+    Survival,
+    register,
+)
+from tacit.federation.channels.noise import in_shares
+from tacit.federation.messages import EVALUATE, TALK, TRAIN, SiteRequest
 from tacit.federation.metrics import DIM, HeldOut
 from tacit.federation.server.round_reports import RoundOutcome, SiteBytes
 from tacit.pieces.channels import SecureSum
@@ -38,7 +47,6 @@ from tacit.wire.packing import pack_number, packed_size
 if TYPE_CHECKING:
     from tacit.federation.plan.plan import FederationPlan
     from tacit.federation.server.enrolled_sites import EnrolledSites
-    from tacit.federation.site.policy import Allow
 
 _FEW = 64  # up to so many sites, secrets are shared on a complete graph
 _LOSSES = 0.25  # the least fraction of few sites that may be lost: one of four, two of eight
@@ -47,15 +55,12 @@ CORRUPT = 0.25  # the least fraction of few sites that may collude with the serv
 
 @register(SecureSum)
 @dataclass(frozen=True)
-class FederatedSecureSum:
+class FederatedSecureSum(FederatedChannel):
     """`SecureSum` between sites."""
 
     channel: SecureSum
     words: ClassVar[tuple[str, ...]] = ("secure-sum/semi_honest", "secure-sum/active_server")
-    arranged: ClassVar[type[Arrangement] | None] = None
     sums_metrics: ClassVar[bool] = True
-    too_few: ClassVar[str] = "is repeated"
-    notes: ClassVar[tuple[str, ...]] = ()
 
     @property
     def word(self) -> str:
@@ -69,10 +74,6 @@ class FederatedSecureSum:
     @property
     def min_cohort(self) -> int:
         return self.channel.min_cohort
-
-    @classmethod
-    def check_policy(cls, allow: "Allow") -> None:
-        """It has no table."""
 
     def adapted(self, method: Method, sites: int, least: int, arranged: Arrangement | None) -> Method:
         """Every client draws its own noise, and few sites survive a loss.
@@ -93,15 +94,6 @@ class FederatedSecureSum:
             return f"SecureSum needs at least {self.min_cohort} sites, got {sites}. Enrol more."
         self.channel.parameters_for(size).graph(size)
         return ""
-
-    def problem(self, plan: "FederationPlan") -> str:
-        return unneeded(plan)
-
-    def exposed(self, method: Method) -> str:
-        return server_draws(method)
-
-    def objections(self, plan: "FederationPlan", allow: "Allow") -> Iterator[str]:
-        return iter(())
 
     def reveals(self, method: Method) -> Iterator[str]:
         yield "The server learns the sum of the sites' messages in every round, who took part, and when; no message."
@@ -153,17 +145,11 @@ def session_of(plan: "FederationPlan", asked: SiteRequest, verb: str, parameters
 
 
 @dataclass(frozen=True)
-class SecureSumServer:
+class SecureSumServer(ServerHalf):
     """The server of `SecureSum`."""
 
     channel: SecureSum
     sites: "EnrolledSites"
-
-    def check(self) -> None:
-        """Sites suffice."""
-
-    def draw(self, state: State, now: ServerRound) -> list[int] | None:
-        return None
 
     def gather(
         self, state: State, now: ServerRound, asked: SiteRequest, like: Messages, talk: Conversation
@@ -203,9 +189,6 @@ class SecureSumServer:
                 return outcome
             replies = self.sites.ask_further(TALK, asked.session(verb), requests, traffic)
 
-    def close(self) -> None:
-        """Nothing is open."""
-
 
 def _phase_bytes(outcome: SecaggOutcome) -> dict[str, Traffic]:
     """The bytes of secure aggregation by phase."""
@@ -214,7 +197,7 @@ def _phase_bytes(outcome: SecaggOutcome) -> dict[str, Traffic]:
 
 
 @dataclass(frozen=True)
-class SecureSumSite:
+class SecureSumSite(SiteHalf):
     """A site of `SecureSum`."""
 
     channel: SecureSum
@@ -242,9 +225,6 @@ class SecureSumSite:
 
     def further(self, state: bytes, request: bytes) -> SiteReply:
         return _step(SecaggClientState.from_bytes(state), request)
-
-    def prepare(self, request: bytes) -> tuple[bytes, Mapping[str, str]]:
-        raise RefusedError("malformed", "The plan's channel asks for nothing before a round.")
 
     def _training_parameters(self, like: Messages, now: Round) -> Parameters:
         return training_parameters(self.channel, self.member.plan.least_cohort, like, now)

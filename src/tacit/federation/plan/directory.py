@@ -14,8 +14,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Annotated
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from tacit.core import files, secret_file
 from tacit.core.serialization import read_toml
@@ -23,11 +24,11 @@ from tacit.errors import UserError, expect
 from tacit.protocols import crypto
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-_KEY = re.compile(r"[0-9a-f]{64}")
+_Key = Annotated[str, Meta(pattern=r"^[0-9a-f]{64}\Z", description="a public key as 64 hexadecimal digits")]
 
 
 class _Table(Struct, frozen=True, forbid_unknown_fields=True):
-    sites: Mapping[str, str]
+    sites: Mapping[str, _Key]
 
 
 @dataclass(frozen=True)
@@ -77,11 +78,7 @@ class Directory:
 
 def read_directory(path: Path) -> Directory:
     """The directory in a file."""
-    table = read_toml(path, _Table)
-    for name, key in table.sites.items():
-        if not _KEY.fullmatch(key):
-            raise UserError(f"Expected the key of {name} in {path} as 64 hexadecimal digits, got {key[:70]!r}.")
-    return Directory({name: bytes.fromhex(key) for name, key in table.sites.items()})
+    return Directory({name: bytes.fromhex(key) for name, key in read_toml(path, _Table).sites.items()})
 
 
 def write_directory(path: Path, directory: Directory) -> None:

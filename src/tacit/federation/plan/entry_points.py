@@ -67,22 +67,11 @@ class AllowedCode:
             return str(error)
         return "" if installed == pinned else f"The installed code of {name} is {installed}, not {pinned} as allowed."
 
-    def check_method(self, name: str) -> None:
-        """Raise `UserError` unless this method may be imported."""
-        problem = self.method_problem(name)
-        if problem:
-            raise UserError(problem)
-
     def load(self, name: str, what: str) -> Callable[..., Any]:
         """The function with this name, if it is allowed; only then is its module imported."""
-        problem = self.function_problem(name, what)
-        if problem:
+        if problem := self.function_problem(name, what):
             raise UserError(problem)
         return load(name, what)
-
-    def call(self, name: str, what: str) -> Any:
-        """What the function with this name returns, if it is allowed."""
-        return called(self.load(name, what), name)
 
 
 NO_CODE = AllowedCode()

@@ -87,6 +87,7 @@ class _Table(_Canonical, frozen=True, kw_only=True):
     encoding: Path | None = None
 
 
+_SAME = tuple(name for name in _Canonical.__struct_fields__ if name != "method")  # fields of a plan, too
 _STORED = Source(label="a stored plan", advice="Review the plan again.")
 
 
@@ -191,7 +192,7 @@ class FederationPlan:
                 "that code, and if you trust it, add --trust."
             )
 
-    @property
+    @cached_property
     def population(self) -> int:
         """How many sites are enrolled."""
         return len(self.directory.names)
@@ -203,20 +204,13 @@ class FederationPlan:
         The encoding is a text in it, because the order of its columns counts.
         """
         content = {
+            **{name: getattr(self, name) for name in _SAME},
             "format": FORMAT,
             "method": self.method_name,
             "args": dict(self.args),
-            "model": self.model,
             "model_args": dict(self.model_args),
             "encoding": "" if self.encoding is None else write_json(self.encoding.to_plain()).decode(),
             "sites": {name: key.hex() for name, key in self.directory.identities.items()},
-            "loss": self.loss,
-            "public": self.public,
-            "seed": self.seed,
-            "evaluate_every": self.evaluate_every,
-            "least_cohort": self.least_cohort,
-            "retries": self.retries,
-            "records": self.records,
             "patience": {"train": float(self.patience.train), "talk": float(self.patience.talk)},
             "unit": self.unit.value,
         }
@@ -256,7 +250,8 @@ class FederationPlan:
     @cached_property
     def method(self) -> Method:
         """The method as sites run it, with its noise; refused with a sentence if it cannot run between them."""
-        self.code.check_method(self.method_name)
+        if problem := self.code.method_problem(self.method_name):
+            raise UserError(problem)
         made = federated(
             methods.make(self.method_name, self.args), self.population, self.least_cohort, self.arrangement
         )
@@ -276,16 +271,15 @@ class FederationPlan:
 
     def check_channel(self) -> None:
         """Raise `UserError` unless the plan arranges what its channel needs beside the method, and nothing else."""
-        problem = self.channel.problem(self)
-        if problem:
+        if problem := self.channel.problem(self):
             raise UserError(problem)
 
-    @property
+    @cached_property
     def max_answers(self) -> int:
         """How many times a site trains under this plan, repeated attempts included."""
         return self.method.rounds + self.retries
 
-    @property
+    @cached_property
     def max_evaluations(self) -> int:
         """How many times a site evaluates a model under this plan."""
         return -(-self.method.rounds // self.evaluate_every) + self.retries if self.evaluate_every else 0
@@ -373,7 +367,8 @@ class FederationPlan:
     def _public_samples(self) -> Samples | None:
         """What the plan's function returns; random rows of the encoding, as in a simulation; or none."""
         if self.public:
-            return check_samples(self.code.call(self.public, "the public data"), f"the public data {self.public}")
+            made = entry_points.called(self.code.load(self.public, "the public data"), self.public)
+            return check_samples(made, f"the public data {self.public}")
         if self.encoding is None:
             return None
         return public_samples(self.encoding, None, Key.from_seed(self.seed, "table"), self.loss_record)
@@ -441,8 +436,12 @@ def _digest(canonical: bytes) -> bytes:
 
 
 def _arguments(table: _Canonical) -> dict[str, Any]:
-    found = {name: getattr(table, name) for name in _Canonical.__struct_fields__ if name != "method"}
-    return {**found, "unit": Unit(table.unit), "method_name": table.method, "args": flat_args(table.args)}
+    return {
+        **{name: getattr(table, name) for name in _SAME},
+        "unit": Unit(table.unit),
+        "method_name": table.method,
+        "args": flat_args(table.args),
+    }
 
 
 def _check_person_unit(method: Method) -> None:

@@ -8,10 +8,12 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
+from msgspec.structs import replace
+
 from tacit.errors import ProtocolError
 from tacit.federation import messages as wire
 from tacit.federation.journal import AuditLog
-from tacit.federation.messages import EVALUATE, HELLO, TRAIN, Answer, Refusal, SiteRequest
+from tacit.federation.messages import EVALUATE, HELLO, TRAIN, Answer, SiteRequest
 from tacit.federation.plan.plan import FederationPlan
 from tacit.federation.server.round_reports import SiteBytes
 from tacit.federation.transport.endpoints import Failure, Transport
@@ -74,13 +76,10 @@ class EnrolledSites:
         hello = wire.Hello(self.plan.digest, self.run)
         replies = self.transport.ask(HELLO, dict.fromkeys(names, wire.pack(hello)), self.plan.patience.talk)
         for name in names:
-            reply = self._read(HELLO, hello.session, name, replies.get(name, Failure("absent")))
-            if isinstance(reply, Answer):
+            if self._read(HELLO, hello.session, name, replies.get(name, Failure("absent"))) is not None:
                 self._welcome.add(name)
                 self.log("joined", site=name)
                 self.problems.pop(name, None)
-            elif isinstance(reply, Refusal):
-                self._declined.add(name)
 
     def ask_refusing(self) -> None:
         """Ask those again who refused: one of them may have accepted the plan since."""
@@ -92,13 +91,9 @@ class EnrolledSites:
         self, verb: str, asked: SiteRequest, talks: Mapping[int, bytes], traffic: SiteBytes
     ) -> dict[int, bytes]:
         """The first message of a round or an evaluation; what is sent only once goes to those who do not have it."""
-
-        def packed(number: int) -> bytes:
-            first = b"" if number in self._received else asked.first
-            return wire.pack(wire.addressed(asked, first, talks[number]))
-
-        requests = {number: packed(number) for number in talks}
-        traffic.sent_once.update({n: len(asked.first) for n in talks if n not in self._received})
+        first = {number: b"" if number in self._received else asked.first for number in talks}
+        requests = {n: wire.pack(replace(asked, first=first[n], talk=talk)) for n, talk in talks.items()}
+        traffic.sent_once.update({number: len(content) for number, content in first.items()})
         self.log("asked", verb=verb, round=asked.round + 1, attempt=asked.attempt, sites=self.names([*talks]))
         found = self._ask(verb, asked.session(verb), requests, self.plan.patience.train, traffic)
         if verb == TRAIN:
@@ -126,31 +121,31 @@ class EnrolledSites:
             reply = replies.get(names[number], Failure("absent"))
             traffic.up[number] += 0 if isinstance(reply, Failure) else len(reply)
             answer = self._read(verb, session, names[number], reply)
-            if isinstance(answer, Answer):
-                found[number] = answer.body
-                continue
-            self._failed.add(names[number])
-            if verb == EVALUATE and isinstance(answer, Refusal):
-                self.silent.add(number)
+            if answer is None:
+                self._failed.add(names[number])
+            else:
+                found[number] = answer
         return found
 
-    def _read(self, verb: str, session: bytes, name: str, reply: bytes | Failure) -> Answer | Refusal | None:
-        """A site's reply, if it is its own and of this conversation; otherwise why it failed is noted."""
+    def _read(self, verb: str, session: bytes, name: str, reply: bytes | Failure) -> bytes | None:
+        """What a site answers, if it is its own and of this conversation; otherwise why it failed is noted."""
+        number = self.plan.directory.number(name)
         if isinstance(reply, Failure):
             self._note(name, f"{reply.reason}{f': {reply.text}' if reply.text else ''}")
             return None
         try:
-            found = wire.read_reply(reply, verb, session, self.plan.directory.number(name), self._identities)
+            found = wire.read_reply(reply, verb, session, number, self.plan.directory.by_number)
         except ProtocolError as error:
             self._note(name, f"malformed: {error}")
             return None
-        if isinstance(found, Refusal):
-            self._note(name, f"refused ({found.code}): {found.text}")
-        return found
-
-    @property
-    def _identities(self) -> dict[int, bytes]:
-        return self.plan.directory.by_number
+        if isinstance(found, Answer):
+            return found.body
+        self._note(name, f"refused ({found.code}): {found.text}")
+        if verb == HELLO:
+            self._declined.add(name)
+        if verb == EVALUATE:
+            self.silent.add(number)
+        return None
 
     def fail(self, number: int, why: str) -> None:
         """Note that what a site sent is not usable."""

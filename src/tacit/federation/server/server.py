@@ -9,7 +9,7 @@ charged anew, at server and sites.
 import secrets
 import time
 from collections.abc import Callable, Generator, Sequence
-from contextlib import AbstractContextManager, closing
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import ClassVar
@@ -35,12 +35,7 @@ from tacit.federation.journal import AuditLog
 from tacit.federation.messages import SiteRequest
 from tacit.federation.plan.plan import FederationPlan
 from tacit.federation.server.enrolled_sites import EnrolledSites
-from tacit.federation.server.round_reports import (
-    RoundOutcome,
-    SiteBytes,
-    report_of,
-    with_metrics,
-)
+from tacit.federation.server.round_reports import RoundOutcome, SiteBytes, report_of, with_metrics
 from tacit.federation.transport.endpoints import Transport
 from tacit.protocols.kit import RUN
 from tacit.runs.records import Plan
@@ -134,7 +129,8 @@ class FederationServer:
     def rounds(self, state: State, last: int, keys: KeySource) -> Generator[tuple[State, Report]]:
         layout = self.run_plan.simulation.layout
         state = replace(state, layers=layout.sizes, shapes=layout.shapes)
-        with self._conversation() as conversation, closing(self._channel):
+        opened = self.method.channel.open(self.method, self.plan.population)
+        with opened as conversation, closing(self._channel):
             while state.round < last:
                 began = time.perf_counter()
                 state, report = self._round(state, keys, conversation)
@@ -155,9 +151,6 @@ class FederationServer:
         if self._noise == "seeded":
             return AttemptKeys(self.plan.seed, self._retries)
         return SecretKeys(self.plan.seed)
-
-    def _conversation(self) -> AbstractContextManager[Conversation]:
-        return self.method.channel.open(self.method, self.plan.population)
 
     # Who takes part
 

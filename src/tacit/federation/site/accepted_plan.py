@@ -6,12 +6,11 @@ keeps from round to round, and the state of the conversation that it is in.
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
 import torch
-from msgspec import Struct
 from torch import Tensor, nn
 
 from tacit.core import ClientKeys, ClientMemory, Key, files
@@ -43,14 +42,6 @@ def seeded_secrets(seed: int, client: int) -> Secrets:
     return lambda: RunKeys.from_seed(seed).clients.site(client)
 
 
-class _StoredProgress(Struct, frozen=True):
-    """A site's progress in JSON."""
-
-    answers: dict[str, int]
-    begun: dict[str, tuple[int, int]]
-    first: HexBytes
-
-
 @dataclass(frozen=True)
 class SiteProgress:
     """What a site has answered under a plan.
@@ -58,12 +49,12 @@ class SiteProgress:
     Attributes:
         answers: how many times it trained and evaluated.
         begun: of every run of the server, by verb, the last round and attempt that it began.
-        first: the digest of what is sent only once, once it was received.
+        first: the digest of what is sent only once, in hexadecimal, once it was received.
     """
 
-    answers: dict[str, int] = field(default_factory=dict)
-    begun: dict[str, tuple[int, int]] = field(default_factory=dict)
-    first: bytes = b""
+    answers: dict[str, int]
+    begun: dict[str, tuple[int, int]]
+    first: HexBytes
 
     def begin(self, verb: str, asked: SiteRequest, limit: int) -> "SiteProgress":
         """With one more attempt, which must be later than all others of its run; at most `limit` of them."""
@@ -76,15 +67,14 @@ class SiteProgress:
         return replace(self, answers={**self.answers, verb: count + 1}, begun=begun)
 
     def to_bytes(self) -> bytes:
-        return json.dumps({"answers": self.answers, "begun": self.begun, "first": self.first.hex()}).encode()
+        return json.dumps(asdict(self)).encode()
 
     @classmethod
     def read(cls, path: Path) -> "SiteProgress":
         if not path.exists():
-            return cls()
+            return cls({}, {}, "")
         advice = "Restore it: it says which rounds this site has begun, which are not begun again."
-        found = read_json(files.read(path), _StoredProgress, Source(label=str(path), advice=advice))
-        return cls(found.answers, found.begun, bytes.fromhex(found.first))
+        return read_json(files.read(path), cls, Source(label=str(path), advice=advice))
 
 
 class AcceptedPlan:

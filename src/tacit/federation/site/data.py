@@ -8,8 +8,9 @@ operator, and never sent.
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -73,31 +74,10 @@ class SiteData:
         """What is protected here by a method that protects records: persons, where they are known."""
         return self.own.unit
 
-    @property
+    @cached_property
     def units(self) -> int:
         """How many records, or persons, the site trains on."""
         return int(self.own.unit_sizes[0])
-
-
-class SiteSource(Protocol):
-    """Where a site's samples come from."""
-
-    @property
-    def summary(self) -> str:
-        """What is there, in words."""
-        ...
-
-    def problems(self, plan: FederationPlan) -> Iterator[str]:
-        """Why they cannot be trained on under this plan, a sentence each; nothing if they can."""
-        ...
-
-    def remarks(self, plan: FederationPlan) -> Iterator[str]:
-        """What the site's operator should know about them, a sentence each, if there is no problem."""
-        ...
-
-    def load(self, plan: FederationPlan) -> tuple["OwnSamples", Samples | None]:
-        """All samples, and those that are held out; None: nobody has chosen any."""
-        ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,10 +94,12 @@ class TableSource:
 
     @property
     def summary(self) -> str:
+        """What is there, in words."""
         persons = f" of {len(set(self.table.texts(self.patient)))} persons" if self.patient else ""
         return f"{self.table.rows} rows{persons} with the columns {listed(self.table.columns)}"
 
     def problems(self, plan: FederationPlan) -> Iterator[str]:
+        """Why the data cannot be trained on under this plan, a sentence each; nothing if they can."""
         if plan.encoding is None:
             yield (
                 "This site's data are a table, and the plan does not say how its columns become numbers. Ask for one "
@@ -137,6 +119,7 @@ class TableSource:
             yield f"The plan makes {count} numbers of this site's rows; at most {MAX_ENCODED} are computed."
 
     def remarks(self, plan: FederationPlan) -> Iterator[str]:
+        """What the site's operator should know about the data, a sentence each, if there is no problem."""
         encoding = self._encoding(plan)
         yield from encoding.remarks(self.table)
         for name, values in encoding.categories.items():
@@ -148,7 +131,8 @@ class TableSource:
                     "out a person where no noise protects them."
                 )
 
-    def load(self, plan: FederationPlan) -> tuple["OwnSamples", Samples | None]:
+    def load(self, plan: FederationPlan) -> tuple[OwnSamples, Samples | None]:
+        """All samples, and those that are held out; None: nobody has chosen any."""
         x, y = self._encoding(plan).samples(self.table, plan.loss_record)
         persons = np.array(self.table.texts(self.patient)) if self.patient else None
         return OwnSamples(x, y, persons), None
@@ -163,7 +147,7 @@ class TableSource:
 class SampleSource:
     """Samples that a function of the site has made: all of them, and those that are held out, if it has chosen any."""
 
-    own: "OwnSamples"
+    own: OwnSamples
     held_out: Samples | None = None
 
     @property
@@ -180,8 +164,11 @@ class SampleSource:
     def remarks(self, plan: FederationPlan) -> Iterator[str]:
         return iter(())
 
-    def load(self, plan: FederationPlan) -> tuple["OwnSamples", Samples | None]:
+    def load(self, plan: FederationPlan) -> tuple[OwnSamples, Samples | None]:
         return self.own, self.held_out
+
+
+SiteSource = TableSource | SampleSource  # where a site's samples come from
 
 
 def read_source(data: str, folder: Path, patient: str) -> SiteSource:

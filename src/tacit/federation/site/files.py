@@ -15,14 +15,14 @@
 
 import json
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, to_builtins
 
 from tacit.core import files
 from tacit.core.prices import Unit
@@ -36,7 +36,6 @@ from tacit.federation.site.policy import Allow, Review, review, unit_objections
 from tacit.protocols import crypto
 
 if TYPE_CHECKING:
-    from tacit.privacy.ledger import LedgerEntry
     from tacit.privacy.unit_accounting import Charge
 
 _TEMPLATE = """\
@@ -169,19 +168,12 @@ class SiteFiles:
 
     def charges(self) -> "list[tuple[str, Charge]]":
         """What the site's ledger holds, each charge with the name of its run."""
-        return [(entry.run, entry.charge) for entry in self._entries()]
-
-    def charged_units(self) -> set[Unit]:
-        """Whose privacy the site's ledger has charged."""
-        return {entry.unit for entry in self._entries()}
-
-    def _entries(self) -> "Sequence[LedgerEntry]":
         from tacit.privacy.ledger import Ledger
 
         if not self.has_ledger:
-            return ()
+            return []
         with Ledger.open(self.ledger) as ledger:
-            return ledger.entries
+            return [(entry.run, entry.charge) for entry in ledger.entries]
 
     def review(self, plan: FederationPlan) -> Review:
         """What a plan would cost and reveal here; a plan for another directory is refused.
@@ -207,8 +199,8 @@ class SiteFiles:
     def unit_objections(self, plan: FederationPlan, unit: Unit) -> Iterator[str]:
         """That the plan protects another unit within the site than its data have, or than its ledger has charged."""
         yield from unit_objections(plan, unit)
-        charged = (each for each in self.charged_units() if each.within_client and each is not plan.unit)
-        other = next(charged, None)
+        charged = (charge.unit for _, charge in self.charges())
+        other = next((unit for unit in charged if unit.within_client and unit is not plan.unit), None)
         if plan.method.terms.protects_records and other is not None:
             yield (
                 f"This site's ledger has charges for {other}s, and the plan would charge {plan.unit}s: each account "
@@ -222,8 +214,7 @@ class SiteFiles:
             raise UserError(f"This site's {found.refusal}: {' '.join((*found.objections, *found.problems))}")
         signature = crypto.sign(self.identity, _verdict_statement(plan.digest, accepted=accepted))
         verdict = Verdict(plan.digest.hex(), accepted, signature.hex(), found.objections, plan.method_name)
-        content = {name: getattr(verdict, name) for name in Verdict.__struct_fields__}
-        document = {**content, "objections": list(verdict.objections), "content": json.loads(plan.canonical)}
+        document = {**to_builtins(verdict), "content": json.loads(plan.canonical)}
         path = self._review_file(plan.digest)
         files.make_private(path.parent)
         files.write(path, (json.dumps(document, indent=2) + "\n").encode(), private=True)

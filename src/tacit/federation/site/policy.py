@@ -81,19 +81,42 @@ class Allow(Struct, frozen=True):
 
 
 @dataclass(frozen=True)
+class Cost:
+    """What a plan's rounds cost a participant.
+
+    Attributes:
+        epsilon: ε of all of the plan's rounds against the server, at the policy's δ; infinite: nothing is proved.
+        used: ε that earlier plans have used at the same δ.
+        total: ε of both together.
+        within: where the unit is the client, the ε of a single record of it, of both together; otherwise 0.
+        unit: whose data this ε is about: records or persons, as soon as one of the plans protects them.
+        reason: why nothing is proved; empty if something is.
+        mixed: whether not all plans protect the same unit.
+    """
+
+    epsilon: float
+    used: float
+    total: float
+    within: float
+    unit: Unit
+    reason: str
+    mixed: bool = False
+
+    @classmethod
+    def unbounded(cls, unit: Unit, reason: str, used: float = 0.0) -> "Cost":
+        """That nothing is proved, and why."""
+        return cls(math.inf, used, math.inf, 0.0, unit, reason)
+
+
+@dataclass(frozen=True)
 class Review:
     """What a plan would cost and reveal at a site, and what the site's policy objects to.
 
     Attributes:
         plan: the plan's digest.
         objections: what the policy refuses, a sentence each; empty: the plan is within it.
-        epsilon: ε of all of the plan's rounds against the server, at the policy's δ; infinite: nothing is proved.
-        used: ε that earlier plans have used at the same δ.
-        total: ε of both together.
-        within: where the unit is the client, the ε of a single record of it, of both together; otherwise 0.
+        cost: in ε, together with earlier plans.
         rounds: how many rounds are planned; 0: not known, because the method is not run here.
-        unit: whose data this ε is about: records or persons, as soon as one of the plans protects them.
-        reason: why nothing is proved; empty if something is.
         reveals: who learns what, a sentence each.
         reads: how the plan reads the columns of the site's table, a sentence each.
         problems: why it cannot be trained on the site's data, a sentence each; they may quote data, as `remarks` do.
@@ -102,13 +125,8 @@ class Review:
 
     plan: bytes
     objections: tuple[str, ...]
-    epsilon: float
-    used: float
-    total: float
-    within: float
+    cost: Cost
     rounds: int
-    unit: Unit
-    reason: str
     reveals: tuple[str, ...]
     reads: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
@@ -136,52 +154,19 @@ def review(
         samples: how many records, or persons, the site has; 0: as many as the plan says.
     """
     plan = plan.allowing(allow.code)
-    if not plan.has_readable_method:
-        return _unread(plan, allow)
-    cost = cost_of(plan, earlier, allow.delta, samples or plan.records)
+    known = plan.has_readable_method
+    unread = "its method is code of another package that this site does not allow, and was not run"
+    cost = Cost.unbounded(Unit.CLIENT, unread)
+    if known:
+        cost = cost_of(plan, earlier, allow.delta, samples or plan.records)
     return Review(
         plan=plan.digest,
         objections=(*objections(plan, allow), *over_budget(plan, allow, cost)),
-        epsilon=cost.epsilon,
-        used=cost.used,
-        total=cost.total,
-        within=cost.within,
-        rounds=plan.method.rounds,
-        unit=cost.unit,
-        reason=cost.reason,
-        reveals=tuple(reveals(plan, allow)),
+        cost=cost,
+        rounds=plan.method.rounds if known else 0,
+        reveals=tuple(reveals(plan, allow)) if known else (),
         reads=tuple(columns_read(plan.encoding)),
     )
-
-
-def _unread(plan: FederationPlan, allow: Allow) -> Review:
-    """The review of a plan whose method is code that this site does not run, not even to read what it would cost."""
-    return Review(
-        plan=plan.digest,
-        objections=tuple(objections(plan, allow)),
-        epsilon=math.inf,
-        used=0.0,
-        total=math.inf,
-        within=0.0,
-        rounds=0,
-        unit=Unit.CLIENT,
-        reason="its method is code of another package that this site does not allow, and was not run",
-        reveals=(),
-        reads=tuple(columns_read(plan.encoding)),
-    )
-
-
-@dataclass(frozen=True)
-class Cost:
-    """What a plan's rounds cost a participant, as in `Review`; `mixed`: not all plans protect the same unit."""
-
-    epsilon: float
-    used: float
-    total: float
-    within: float
-    unit: Unit
-    reason: str
-    mixed: bool = False
 
 
 def cost_of(plan: FederationPlan, earlier: "Sequence[tuple[str, Charge]]", delta: float, samples: int = 1) -> Cost:
@@ -192,24 +177,17 @@ def cost_of(plan: FederationPlan, earlier: "Sequence[tuple[str, Charge]]", delta
     from tacit.privacy.accountants import default_accountant
     from tacit.privacy.ledger_accounts import LedgerAccounts
 
-    reason, own = reason_unbounded(plan.method), [("", charge) for charge in planned(plan, samples)]
+    reason, planned = reason_unbounded(plan.method), range(plan.method.rounds)
+    own = [("", charge) for index in planned if (charge := charged(plan, index, samples)) is not None]
     of_clients = [charge for _, charge in (*earlier, *own) if not charge.unit.within_client]
     accountant = default_accountant(*(release for charge in of_clients for release in charge.releases))
     alone, before, both = (LedgerAccounts.of(accountant, each) for each in (own, earlier, (*earlier, *own)))
     unit = both.within if any(each.within_client for each in both.units) else unit_of(plan)
     epsilon, used, total = (each[unit].epsilon(delta) for each in (alone, before, both))
     if reason:
-        return Cost(math.inf, used, math.inf, 0.0, unit, reason)
+        return Cost.unbounded(unit, reason, used)
     within = 0.0 if unit.within_client else both[Unit.RECORD].epsilon(delta)
     return Cost(epsilon, used, total, within, unit, "", mixed=unit.within_client and bool(of_clients))
-
-
-def planned(plan: FederationPlan, samples: int) -> "Iterator[Charge]":
-    """What every round of a plan charges at a site with that many records, or persons."""
-    for index in range(plan.method.rounds):
-        charge = charged(plan, index, samples)
-        if charge is not None:
-            yield charge
 
 
 def charged(plan: FederationPlan, index: int, samples: int) -> "Charge | None":

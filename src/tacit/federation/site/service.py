@@ -29,8 +29,6 @@ from tacit.errors import (
     LedgerError,
     ProtocolError,
     StorageError,
-    TacitError,
-    UserError,
     WireError,
 )
 from tacit.federation import messages as wire
@@ -85,8 +83,7 @@ class Site:
         except Exception as error:
             self.files.note_error(error)
             return self._refuse(verb, session, *_reason(error))
-        reply = wire.signed_answer(verb, session, self.number, body, self.files.identity)
-        return wire.pack(reply)
+        return wire.pack(wire.signed(verb, wire.Answer(self.number, session, body), self.files.identity))
 
     def _read(self, verb: str, request: bytes) -> tuple[bytes, Callable[[], bytes]]:
         """The conversation that a request belongs to, and what to do."""
@@ -104,7 +101,8 @@ class Site:
 
     def _refuse(self, verb: str, session: bytes, code: RefusalCode, text: str) -> bytes:
         self.journal.append("refused", verb=verb[:20], code=code, reason=text[:500])
-        return wire.pack(wire.signed_refusal(verb, session, self.number, (code, text), self.files.identity))
+        refusal = wire.Refusal(self.number, session, code, text[: wire.MAX_TEXT])
+        return wire.pack(wire.signed(verb, refusal, self.files.identity))
 
     # Verbs
 
@@ -182,17 +180,11 @@ class Site:
             plan = self.files.accepted_plan(digest)
             if plan is None or plan.directory != self.files.directory:
                 raise RefusedError("plan", "The plan's sites and keys are not those of this site's pinned directory.")
-            self._expect_none(objections(plan, self.files.allow))
+            _expect_none(objections(plan, self.files.allow))
             data = self._data(plan)
-            self._expect_none(self.files.unit_objections(plan, data.unit))
+            _expect_none(self.files.unit_objections(plan, data.unit))
             self._plans[digest] = AcceptedPlan(self.files, plan, data)
         return self._plans[digest]
-
-    def _expect_none(self, found: Iterable[str]) -> None:
-        """Raise if the policy objects to anything."""
-        sentences = [*found]
-        if sentences:
-            raise RefusedError("policy", " ".join(sentences))
 
     def _data(self, plan: FederationPlan) -> SiteData:
         """What the site trains on under a plan; why it does not fit may quote data, and stays here."""
@@ -213,14 +205,15 @@ class Site:
         if asked.round > last:
             raise RefusedError("policy", f"The plan has {plan.method.rounds} rounds, got round {asked.round + 1}.")
         _check_size(plan, asked)
-        frame, first = frames.unpack(asked.frame, FrameKind.VIEW), _first_parts(asked)
+        frame = frames.unpack(asked.frame, FrameKind.VIEW)
+        first = frames.unpack(asked.first, FrameKind.VIEW).parts if asked.first else {}
         if frame.parts.keys() & first.keys():  # else it could replace one site's model
             raise RefusedError("malformed", "What is sent once must not replace what is sent in every round.")
         if (frame.round, frame.cohort) != (asked.round, len(cohort)):
             raise RefusedError("malformed", "The broadcast is of another round or cohort than the request.")
         if asked.first and wire.digest_of(asked.first) != asked.first_digest:
             raise RefusedError("malformed", "What is sent once has another digest than announced.")
-        if not asked.first and plan.progress.first != asked.first_digest:
+        if not asked.first and plan.progress.first != asked.first_digest.hex():
             raise RefusedError("protocol", "This site has not received what is sent once, or received something else.")
         if bool(asked.talk) != plan.channel.opens(verb):
             raise RefusedError("malformed", "Expected the first request of the plan's channel.")
@@ -266,14 +259,20 @@ class Site:
         """Store what the client keeps, and what it has received that is sent only once."""
         if memory.mask is not None or asked.first:
             plan.keep(memory)
-        if progress.first != asked.first_digest:
-            plan.note(replace(progress, first=asked.first_digest))
+        if progress.first != asked.first_digest.hex():
+            plan.note(replace(progress, first=asked.first_digest.hex()))
 
     def _check_finite(self, plan: AcceptedPlan, found: Messages) -> None:
         """Refuse to send a row that the server would reject."""
         kept, _ = reject_unusable(found, plan.method.max_norm(found.rows.dim))
         if kept.rows.count == 0:
             raise RefusedError("training", "The update is not finite, or longer than the method accepts.")
+
+
+def _expect_none(objections: Iterable[str]) -> None:
+    """Raise if the policy objects to anything."""
+    if text := " ".join(objections):
+        raise RefusedError("policy", text)
 
 
 def _round(plan: AcceptedPlan, asked: SiteRequest) -> ClientRound:
@@ -298,10 +297,6 @@ def _round_of(asked: SiteRequest) -> dict[str, Any]:
     return {"plan": asked.plan.hex(), "round": asked.round + 1, "attempt": asked.attempt}
 
 
-def _first_parts(asked: SiteRequest) -> Parts:
-    return frames.unpack(asked.first, FrameKind.VIEW).parts if asked.first else {}
-
-
 def _reason(error: Exception) -> tuple[RefusalCode, str]:
     """Why a request is refused; texts of foreign errors may quote data, so that only their type is named."""
     match error:
@@ -313,6 +308,4 @@ def _reason(error: Exception) -> tuple[RefusalCode, str]:
             return "protocol", str(error)
         case StorageError() | LedgerError():
             return "storage", f"{type(error).__name__}: the site could not record it."
-        case UserError() | TacitError():
-            return "error", type(error).__name__
     return "error", type(error).__name__

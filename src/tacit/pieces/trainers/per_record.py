@@ -144,7 +144,7 @@ class DpSgd(Trainer):
             batch = _batch(now.clients.child("records").of(client).child("step", step), samples, rate, largest)
             (found,) = data.clipped_sums(weights, [batch], clip, mask)
             key = now.clients.child("record noise").of(client).child("step", step)
-            noisy = grid.release(found.total, torch.tensor([clip], dtype=torch.float64), key.byte_source())
+            noisy = grid.release(found.total, torch.tensor([clip], dtype=torch.float64), key.stream().bytes)
             direction = noisy.to(trained.dtype).div_(expected)
             clip = clip if counts is None else counts.next_bound(clip, found.norms, key.child("count"))
             velocity.mul_(self.momentum).add_(direction).add_(trained, alpha=self.weight_decay)

@@ -6,6 +6,7 @@ them only if a request asks it to: `accepted_messages` decides what reaches serv
 """
 
 import json
+import logging
 import os
 import re
 import shutil
@@ -36,6 +37,7 @@ _COMPONENTS = "tacit.federation.transport.nvflare.components"
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,48}[a-z0-9])?")
 _DOCUMENTS = Path(__file__).with_name("kit")  # no permissions; no local port in clear text; a log that is bounded
 _JOBS = ("job_scheduler", "job_manager", "job_store")  # NVFLARE's server does not start without them
+_SILENT = logging.Logger("kits", logging.CRITICAL + 1)  # NVFLARE's progress goes nowhere; its errors are raised
 _RESOURCES = ("resource_manager", "resource_consumer")  # nor does its client without these
 
 
@@ -133,7 +135,7 @@ def _provision(study: Path, work: Path, participants: Participants, missing: lis
     if (study / AUTHORITY).exists():
         shutil.copytree(study / AUTHORITY, work / PROJECT / "state")
     server = {"name": participants.host, "type": "server", "org": SERVER_KIT, "fed_learn_port": participants.port}
-    clients = [{"name": name, "type": "client", "org": _organisation(name)} for name in missing]
+    clients = [{"name": name, "type": "client", "org": name.replace("-", "_")} for name in missing]  # without hyphens
     users = [{"name": name, "type": "admin", "org": SERVER_KIT, "role": role} for name, role in admins.items()]
     project = prepare_project(
         {
@@ -148,23 +150,10 @@ def _provision(study: Path, work: Path, participants: Participants, missing: lis
         StaticFileBuilder(config_folder="config", scheme="grpc"),
         CertBuilder(root_valid_days=participants.days),
     ]
-    context = Provisioner(str(work), builders).provision(project, logger=_Quiet())
+    context = Provisioner(str(work), builders).provision(project, logger=_SILENT)
     if context.get(CtxKey.BUILD_ERROR):
         raise StorageError(f"NVFLARE could not make the start-up kits: {'; '.join(context.get(CtxKey.ERRORS, []))}.")
     return Path(context[CtxKey.CURRENT_PROD_DIR])
-
-
-def _organisation(name: str) -> str:
-    """A site's organisation in its certificate: NVFLARE wants one, and without hyphens."""
-    return name.replace("-", "_")
-
-
-class _Quiet:
-    """NVFLARE's progress messages go nowhere; its errors are raised."""
-
-    def debug(self, text: str) -> None: ...
-
-    info = warning = error = debug
 
 
 def _keep_authority(study: Path, work: Path) -> None:
@@ -179,8 +168,12 @@ def _harden(kit: Path) -> None:
     """Replace what NVFLARE's kit allows by what a federation needs."""
     local = kit / "local"
     resources = json.loads((local / "resources.json.default").read_text())
-    resources = _hardened_server(resources) if "servers" in resources else _hardened_site(resources)
-    resources |= {"class_allow_list": [], "class_list_enforcement_mode": "enforce"}
+    at_server = "servers" in resources
+    kept, ours = (_JOBS, "ServerComponent") if at_server else (_RESOURCES, "SiteComponent")
+    components = [part for part in resources["components"] if part["id"] in kept]
+    components.append({"id": "tacit", "path": f"{_COMPONENTS}.{ours}", "args": {}})
+    resources |= {"components": components, "class_allow_list": [], "class_list_enforcement_mode": "enforce"}
+    resources |= {} if at_server else {"allow_log_streaming": False}
     (local / "resources.json").write_text(json.dumps(resources, indent=2))
     for document in _DOCUMENTS.glob("*.json"):
         shutil.copyfile(document, local / document.name)
@@ -191,18 +184,6 @@ def _harden(kit: Path) -> None:
         *local.glob("*.sample"),
     ):
         unused.unlink()
-
-
-def _hardened_server(resources: dict[str, Any]) -> dict[str, Any]:
-    components = [part for part in resources["components"] if part["id"] in _JOBS]
-    ours = {"id": "tacit", "path": f"{_COMPONENTS}.ServerComponent", "args": {}}
-    return {**resources, "components": [*components, ours]}
-
-
-def _hardened_site(resources: dict[str, Any]) -> dict[str, Any]:
-    components = [part for part in resources["components"] if part["id"] in _RESOURCES]
-    ours = {"id": "tacit", "path": f"{_COMPONENTS}.SiteComponent", "args": {}}
-    return {**resources, "components": [*components, ours], "allow_log_streaming": False}
 
 
 class _Named(Struct, frozen=True):
