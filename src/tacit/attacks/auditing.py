@@ -13,19 +13,25 @@ looks for the canary and the statistic that show the most.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import torch
 from torch import Tensor
 
 from tacit.attacks.bounds import CONFIDENCE, OneRunGuesses
-from tacit.core import DenseRows, Descent, Key, Messages, Method, Perturbation, Round, SimulatedRound, State, Sum, Wave
+from tacit.core import DenseRows, Descent, Key, Messages, Method, Perturbation, SimulatedRound, State, Sum, Wave
 from tacit.core.client_half import make_messages
-from tacit.core.interfaces import AddNoise, Conversation, SumMessages
 from tacit.core.prices import Unit
 from tacit.core.rows import ClippedSum
-from tacit.core.server_half import aggregate_messages, broadcast, client_view, finish_round, reject_unusable
+from tacit.core.server_half import (
+    after_release,
+    aggregate_messages,
+    broadcast,
+    client_view,
+    reject_unusable,
+    released_sum,
+)
 from tacit.core.wave import Shapes
 from tacit.errors import TacitError, expect
 from tacit.wire.frames import Part
@@ -180,10 +186,9 @@ class Audit:
         """The state after the round, and the sum as it was released."""
         accepted, _ = reject_unusable(messages, self.method.max_norm(messages.rows.dim))
         with self.method.channel.open(self.method, now.population) as conversation:
-            recorded = _Recorded(conversation)
-            total = aggregate_messages(self.method, recorded, state, accepted, now)
-            after = finish_round(self.method, recorded, state, total, now)
-        return after, recorded.released[-1]
+            total = aggregate_messages(self.method, conversation, state, accepted, now)
+            noisy = released_sum(self.method, conversation, total, now)
+        return after_release(self.method, state, total, noisy, now), noisy
 
     def _survivors(self, present: Tensor, cohort: int, crowd: "_Crowd", secret: Key) -> Tensor:
         """The clients that do not drop out; canaries never do, and who does, does not depend on them."""
@@ -233,23 +238,6 @@ class _Crowd:
         return ~torch.isin(cohort, self.ids[~self.included]) if self.absent else torch.ones(len(cohort)).bool()
 
 
-class _Recorded:
-    """A conversation that records the sums that it releases."""
-
-    def __init__(self, conversation: Conversation) -> None:
-        self.conversation, self.released = conversation, list[Sum]()
-
-    def aggregate(self, messages: Messages, state: State, now: Round, add: SumMessages) -> Sum:
-        return self.conversation.aggregate(messages, state, now, add)
-
-    def release(self, total: Sum, now: Round, add_noise: AddNoise) -> Sum:
-        self.released.append(self.conversation.release(total, now, add_noise))
-        return self.released[-1]
-
-    def timings(self) -> Mapping[str, float]:
-        return {}
-
-
 @dataclass(frozen=True, eq=False)
 class GivenUpdates:
     """A wave of clients whose updates are given.
@@ -262,6 +250,7 @@ class GivenUpdates:
         records: the update along which each client's only record is, before clipping, (clients, dim), beside those of
             `updates`; None: it has none.
         sampled: whether the trainer's batches decide about that record; otherwise it is in all of them.
+        asked: the descents that they were asked for.
     """
 
     clients: Tensor
@@ -270,6 +259,7 @@ class GivenUpdates:
     shapes: Shapes
     records: Tensor | None = None
     sampled: bool = True
+    asked: list[Descent] = field(default_factory=list)
 
     @property
     def samples(self) -> Tensor:
@@ -283,6 +273,7 @@ class GivenUpdates:
         return self.samples
 
     def descend(self, weights: Tensor, how: Descent) -> DenseRows:
+        self.asked.append(how)
         updates = self.updates.to(weights.dtype)
         if how.mask is not None:
             updates = torch.zeros_like(updates).index_copy(1, how.mask, updates[:, how.mask])
@@ -311,8 +302,8 @@ class GivenUpdates:
 
     def keep(self, which: Tensor) -> Wave:
         records = None if self.records is None else self.records[which]
-        kept = self.clients[which], self.updates[which], self.canaries[which]
-        return GivenUpdates(*kept, self.shapes, records, self.sampled)
+        clients, updates, canaries = self.clients[which], self.updates[which], self.canaries[which]
+        return replace(self, clients=clients, updates=updates, canaries=canaries, records=records)
 
 
 def _observed(

@@ -11,7 +11,7 @@ The round is executed by the two halves of `tacit.core`; what the adversary does
 attack receives the rest.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal, get_args
@@ -19,6 +19,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
+from tacit.attacks.auditing import GivenUpdates
 from tacit.core import (
     ClientKeys,
     ClientRound,
@@ -27,26 +28,22 @@ from tacit.core import (
     Key,
     Messages,
     Method,
-    Perturbation,
     Round,
-    Rows,
     SimulatedRound,
     State,
     View,
     Wave,
 )
 from tacit.core.client_half import make_messages
-from tacit.core.rows import ClippedSum
 from tacit.core.server_half import (
+    after_release,
     aggregate_messages,
     broadcast,
     client_view,
-    finish_round,
     reject_unusable,
     released_sum,
 )
 from tacit.core.state import SERVER
-from tacit.core.wave import Shapes
 from tacit.errors import UserError
 from tacit.pieces.trainers import DpSgd, RecordGradient
 
@@ -174,7 +171,7 @@ def observe(method: Method, state: State, wave: Wave, now: SimulatedRound, adver
     with method.channel.open(method, now.population) as conversation:
         total = aggregate_messages(method, conversation, state, accepted, now)
         released = released_sum(method, conversation, total, now)
-        after = finish_round(method, conversation, state, total, now).weights
+    after = after_release(method, state, total, released, now).weights
     is_server = adversary == "server"
     memory = {name: value for name, value in state.memory.items() if is_server or not name.startswith(SERVER)}
     messages_visible = method.channel.messages_seen_by == "server"
@@ -227,7 +224,7 @@ def local_training(method: Method, state: State, now: Round, samples: int = 1) -
 
     Batches of records are taken to have all of them: of a small client they do.
     """
-    trainer, probe = method.trainer, _Probe(state.shapes)
+    trainer = method.trainer
     view = client_view(method, broadcast(method, state, now), state, now)
     match trainer:
         case RecordGradient():
@@ -237,39 +234,11 @@ def local_training(method: Method, state: State, now: Round, samples: int = 1) -
             mask, steps = view.mask if trainer.masked else None, trainer.steps_of(samples)
             return LocalSteps(lr, steps, trainer.clip, expected, trainer.momentum, trainer.weight_decay, mask)
     at_client = ClientRound(now.index, now.population, now.expected_cohort, now.cohort, now.shared, WITHHELD)
+    probe = GivenUpdates(torch.zeros(1), torch.zeros(1, state.dim), torch.zeros(1, dtype=torch.bool), state.shapes)
     trainer.train(view, probe, at_client)
-    if probe.how is None:
+    if not probe.asked:
         raise UserError(f"Expected a trainer that uses gradient descent, but {type(trainer).__name__} does not.")
-    return LocalSteps.of(probe.how, samples)
-
-
-class _Probe:
-    """A wave of one client without data, which records how it is asked to train."""
-
-    def __init__(self, shapes: Shapes) -> None:
-        self.how: Descent | None = None
-        self.clients = self.samples = self.units = torch.zeros(1, dtype=torch.int64)
-        self.shapes = shapes
-
-    def descend(self, weights: Tensor, how: Descent) -> Rows:
-        self.how = self.how or how  # the first call is the training on the client's data, before any pruning
-        return DenseRows(weights.new_zeros(1, weights.shape[-1]))
-
-    def clipped_sums(
-        self, weights: Tensor, batches: Sequence[Tensor], clip: float, mask: Tensor | None
-    ) -> list[ClippedSum]:
-        length = weights.shape[-1] if mask is None else len(mask)
-        zeros = weights.new_zeros(length, dtype=torch.float64)
-        return [ClippedSum(zeros, zeros[:0])]
-
-    def perturbed_scores(self, weights: Tensor, perturbation: Perturbation) -> Tensor:
-        return weights.new_zeros(1, 1 + perturbation.count, dtype=torch.float64)
-
-    def losses(self, hypotheses: Tensor) -> Tensor:
-        return hypotheses.new_zeros(1, len(hypotheses))
-
-    def keep(self, which: Tensor) -> Wave:
-        return self
+    return LocalSteps.of(probe.asked[0], samples)  # the first is the training on the client's data, before any pruning
 
 
 def _hypotheses(weights: Tensor) -> Tensor:

@@ -187,7 +187,11 @@ def aggregate_messages(method: Method, conversation: Conversation, state: State,
 
 def finish_round(method: Method, conversation: Conversation, state: State, total: Sum, now: ServerRound) -> State:
     """The state after the round. Without contributions, the model is unchanged."""
-    noisy = released_sum(method, conversation, total, now)
+    return after_release(method, state, total, released_sum(method, conversation, total, now), now)
+
+
+def after_release(method: Method, state: State, total: Sum, noisy: Sum, now: ServerRound) -> State:
+    """The state after a round whose total was released as `noisy`."""
     after = method.mechanism.update_state(state, total, now) if noisy.weight > 0 else state
     return apply_release(method, after, noisy, now)
 
