@@ -20,17 +20,14 @@ import torch
 from torch import Tensor
 
 from tacit.attacks.bounds import CONFIDENCE, OneRunGuesses
-from tacit.core import DenseRows, Descent, Key, Messages, Method, Perturbation, SimulatedRound, State, Sum, Wave
+from tacit.core import DenseRows, Descent, Key, Method, Perturbation, SimulatedRound, State, Sum, Wave
 from tacit.core.client_half import make_messages
 from tacit.core.prices import Unit
 from tacit.core.rows import ClippedSum
 from tacit.core.server_half import (
-    after_release,
-    aggregate_messages,
     broadcast,
     client_view,
-    reject_unusable,
-    released_sum,
+    server_side_with_sum,
 )
 from tacit.core.wave import Shapes
 from tacit.errors import TacitError, expect
@@ -149,7 +146,7 @@ class Audit:
         sent = broadcast(method, state, now)
         wave = self._wave(self._survivors(present, len(cohort), crowd, secret), crowd, index, sampled=sampled)
         messages = make_messages(method, client_view(method, sent, state, now), wave, now)
-        after, noisy = self._server_side(state, messages, now)
+        after, noisy = server_side_with_sum(method, state, messages, now)
         return after, _observed(method, state, after, noisy, sent.sent(first=True))
 
     def lost(self, cohort: int) -> int:
@@ -181,14 +178,6 @@ class Audit:
             everyone = torch.arange(population)
             others = everyone[~torch.isin(everyone, canaries)][:least]
         return torch.cat([others, canaries]).sort().values
-
-    def _server_side(self, state: State, messages: Messages, now: SimulatedRound) -> tuple[State, Sum]:
-        """The state after the round, and the sum as it was released."""
-        accepted, _ = reject_unusable(messages, self.method.max_norm(messages.rows.dim))
-        with self.method.channel.open(self.method, now.population) as conversation:
-            total = aggregate_messages(self.method, conversation, state, accepted, now)
-            noisy = released_sum(self.method, conversation, total, now)
-        return after_release(self.method, state, total, noisy, now), noisy
 
     def _survivors(self, present: Tensor, cohort: int, crowd: "_Crowd", secret: Key) -> Tensor:
         """The clients that do not drop out; canaries never do, and who does, does not depend on them."""

@@ -282,7 +282,9 @@ def power_of(claim: Claim, found: AuditEvidence | OneRunGuesses) -> Power | None
     while low < high:
         middle = (low + high) // 2
         low, high = (low, middle) if refuted(FACTORS[middle]) >= POWER else (middle + 1, high)
-    return Power(tenth, _epsilon_with(claim, FACTORS[low]), FACTORS[low])
+    factor = FACTORS[low]
+    epsilon = epsilon_of_gaussian(min(claim.mu * factor, MAX_MU), claim.delta) if claim.full_participation else None
+    return Power(tenth, epsilon, factor)
 
 
 def _is_refuted(claim: Claim, found: AuditEvidence | OneRunGuesses, factor: float, rng: np.random.Generator) -> bool:
@@ -319,43 +321,31 @@ def _simulated(effects: Scores, rates: Scores, count: int, rng: np.random.Genera
     return scores[0], scores[1]
 
 
-def _epsilon_with(claim: Claim, factor: float) -> float | None:
-    if not claim.full_participation:
-        return None
-    return epsilon_of_gaussian(min(claim.mu * factor, MAX_MU), claim.delta)
-
-
 def choose_threshold(scores: tuple[Scores, Scores], runs: int, claim: Claim) -> tuple[float, float]:
     """The threshold that promises most against the claim, for this many further runs of either kind, and how much."""
-    thresholds, upper_fnr, upper_fpr = _candidates(scores, runs)
-    margins = _margins(claim, upper_fnr, upper_fpr)
+    included, excluded = scores
+    middle = (included.mean() + excluded.mean()) / 2
+    thresholds = np.unique([*np.quantile(np.concatenate(scores), np.linspace(0.01, 0.99, 60)), middle])
+    margins = _margins(claim, *_expected_rates(scores, thresholds, runs))
     candidates = thresholds[margins >= margins.max() - 1e-12]
-    middle = (scores[0].mean() + scores[1].mean()) / 2
     return float(candidates[np.abs(candidates - middle).argmin()]), float(margins.max())
 
 
 def expected_rates(scores: tuple[Scores, Scores], runs: int, claim: Claim) -> tuple[float, float]:
     """The upper bounds on the error rates that are to be expected of this many further runs, at that threshold."""
     threshold, _ = choose_threshold(scores, runs, claim)
-    thresholds, upper_fnr, upper_fpr = _candidates(scores, runs)
-    at = int(np.searchsorted(thresholds, threshold))
-    return float(upper_fnr[at]), float(upper_fpr[at])
+    fnr, fpr = _expected_rates(scores, np.array([threshold]), runs)
+    return float(fnr[0]), float(fpr[0])
 
 
-def _candidates(scores: tuple[Scores, Scores], runs: int) -> tuple[Scores, Scores, Scores]:
-    """Thresholds, and for each the upper bounds on the error rates that are to be expected of further runs."""
+def _expected_rates(scores: tuple[Scores, Scores], thresholds: Scores, runs: int) -> tuple[Scores, Scores]:
+    """For each threshold the upper bounds on the error rates that are to be expected of further runs."""
     included, excluded = scores
-    middle = (included.mean() + excluded.mean()) / 2
-    thresholds = np.unique([*np.quantile(np.concatenate(scores), np.linspace(0.01, 0.99, 60)), middle])
     fnr = (np.searchsorted(np.sort(included), thresholds) + 0.5) / (len(included) + 1)
     fpr = (len(excluded) - np.searchsorted(np.sort(excluded), thresholds) + 0.5) / (len(excluded) + 1)
-    upper_fnr, upper_fpr = (_expected_upper(rate, runs, COUNTS_ALPHA / 2) for rate in (fnr, fpr))
-    return thresholds, upper_fnr, upper_fpr
-
-
-def _expected_upper(rates: Scores, runs: int, alpha: float) -> Scores:
-    errors = np.minimum(rates * runs, runs - 1e-9)
-    return np.asarray(beta.ppf(1 - alpha, errors + 1, np.maximum(runs - errors, 1e-9)))
+    errors = np.minimum(np.array([fnr, fpr]) * runs, runs - 1e-9)
+    upper = beta.ppf(1 - COUNTS_ALPHA / 2, errors + 1, np.maximum(runs - errors, 1e-9))
+    return upper[0], upper[1]
 
 
 def _margins(claim: Claim, fnr: Scores, fpr: Scores) -> Scores:

@@ -78,8 +78,7 @@ class Recorder:
             if name in self.ignored:
                 continue
             value = released.get(name)
-            fits = value is not None and value.numel() == size
-            found[name] = value.numpy() if fits and value is not None else np.zeros(size)
+            found[name] = np.zeros(size) if value is None or value.numel() != size else value.numpy()
         return found
 
 
@@ -147,12 +146,14 @@ class Search:
         claim: what it is compared with.
         runs: how many, for observing, choosing and testing; the search itself takes a few hundred more.
         key: of all randomness.
+        evidence: what was found, once all `steps` are done.
     """
 
     audit: Audit
     claim: Claim
     runs: int
     key: Key
+    evidence: AuditEvidence = field(init=False)
 
     def __post_init__(self) -> None:
         expect(self.runs >= MIN_RUNS, f"runs={self.runs} >= {MIN_RUNS}", "Fewer runs cannot prove anything.")
@@ -160,8 +161,8 @@ class Search:
         self.empty: dict[tuple[Key, bool], Record] = {}
         self.rates = np.array(self.claim.rates or (1.0,) * self.audit.rounds)
 
-    def steps(self) -> Generator[int, None, AuditEvidence]:
-        """Run everything; yields the number of runs so far, returns the evidence."""
+    def steps(self) -> Iterator[int]:
+        """Run everything, until there is evidence; yields after every run that counts."""
         catalog = self._catalog()
         self._ignore_repetitions(catalog.first())
         observed = self._observed_runs()
@@ -175,7 +176,7 @@ class Search:
             finalists += yield from self._compare(candidate, noises, each, number)
         tested = max((self.runs - observed - 2 * chosen) // 2, 30)
         evidence = yield from self._test(self._decide(finalists, tested), tested)
-        return replace(evidence, premises=(*evidence.premises, *self._repeated_noise(noises)))
+        self.evidence = replace(evidence, premises=(*evidence.premises, *self._repeated_noise(noises)))
 
     def _repeated_noise(self, noises: Mapping[str, Noise]) -> Iterator[str]:
         """Whether runs with different keys had the same noise, in words."""
@@ -421,10 +422,7 @@ def _are_multiples(first: list[FloatVector], second: list[FloatVector]) -> bool:
 
 def search(audit: Audit, claim: Claim, runs: int, key: Key) -> AuditEvidence:
     """Audit by many runs, to the end."""
-    steps = Search(audit, claim, runs, key).steps()
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            evidence: AuditEvidence = end.value
-            return evidence
+    searching = Search(audit, claim, runs, key)
+    for _ in searching.steps():
+        pass
+    return searching.evidence

@@ -11,7 +11,6 @@ The round is executed by the two halves of `tacit.core`; what the adversary does
 attack receives the rest.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal, get_args
@@ -24,7 +23,6 @@ from tacit.core import (
     ClientKeys,
     ClientRound,
     DenseRows,
-    Descent,
     Key,
     Messages,
     Method,
@@ -36,12 +34,10 @@ from tacit.core import (
 )
 from tacit.core.client_half import make_messages
 from tacit.core.server_half import (
-    after_release,
-    aggregate_messages,
     broadcast,
     client_view,
     reject_unusable,
-    released_sum,
+    server_side_with_sum,
 )
 from tacit.core.state import SERVER
 from tacit.errors import UserError
@@ -84,20 +80,16 @@ class Observation:
 
     def per_client(self) -> "tuple[ClientObservation, ...]":
         """Observations of single clients; empty if every tensor combines several clients."""
-        return tuple(self._per_client())
-
-    def _per_client(self) -> Iterator["ClientObservation"]:
         if self.messages is not None:
-            rows = self.messages.rows.dense()
-            for client, row in zip(self.messages.clients.tolist(), rows, strict=True):
-                yield ClientObservation(self, client, row, self._nearest_hypothesis(row))
-        elif self.contributors == 1 and self.total is not None:  # a sum of one message is that message
-            yield ClientObservation(self, 0, self.total, self._nearest_hypothesis(self.total))
-        elif self.contributors == 1:
-            change = _hypotheses(self.after) - _hypotheses(self.before.weights)
-            changed = int(change.norm(dim=1).argmax())
-            start = _hypotheses(self.before.weights)[changed]
-            yield ClientObservation(self, 0, change[changed], start, decoded=True)
+            rows = zip(self.messages.clients.tolist(), self.messages.rows.dense(), strict=True)
+            return tuple(ClientObservation(self, client, row, self._nearest_hypothesis(row)) for client, row in rows)
+        if self.contributors != 1:
+            return ()
+        if self.total is not None:  # a sum of one message is that message
+            return (ClientObservation(self, 0, self.total, self._nearest_hypothesis(self.total)),)
+        change = _hypotheses(self.after) - _hypotheses(self.before.weights)
+        changed = int(change.norm(dim=1).argmax())
+        return (ClientObservation(self, 0, change[changed], _hypotheses(self.before.weights)[changed], decoded=True),)
 
     def _nearest_hypothesis(self, row: Tensor) -> Tensor:
         """The hypothesis from which a message was most likely trained."""
@@ -167,11 +159,8 @@ def observe(method: Method, state: State, wave: Wave, now: SimulatedRound, adver
     if adversary not in ADVERSARIES:
         raise UserError(f"Expected adversary in {', '.join(ADVERSARIES)}, got {adversary!r}.")
     sent = make_messages(method, client_view(method, broadcast(method, state, now), state, now), wave, now)
-    accepted, report = reject_unusable(sent, method.max_norm(sent.rows.dim))
-    with method.channel.open(method, now.population) as conversation:
-        total = aggregate_messages(method, conversation, state, accepted, now)
-        released = released_sum(method, conversation, total, now)
-    after = after_release(method, state, total, released, now).weights
+    _, report = reject_unusable(sent, method.max_norm(sent.rows.dim))
+    after, released = server_side_with_sum(method, state, sent, now)
     is_server = adversary == "server"
     memory = {name: value for name, value in state.memory.items() if is_server or not name.startswith(SERVER)}
     messages_visible = method.channel.messages_seen_by == "server"
@@ -181,7 +170,7 @@ def observe(method: Method, state: State, wave: Wave, now: SimulatedRound, adver
         method=method,
         now=Round(now.index, now.population, now.expected_cohort, now.cohort, now.shared),
         before=replace(state, memory=memory),
-        after=after,
+        after=after.weights,
         messages=sent if messages_visible and adversary in ("server", "network") else None,
         total=released.total if sum_visible and released.weight > 0 else None,
         contributors=len(report.delivered) if released.weight > 0 else 0,
@@ -211,13 +200,6 @@ class LocalSteps:
     weight_decay: float = 0.0
     mask: Tensor | None = None
 
-    @classmethod
-    def of(cls, how: Descent, samples: int) -> "LocalSteps":
-        """The steps of a descent at a client with this many samples."""
-        batch = min(how.batch_size or samples, samples)
-        steps = (how.epochs or 0) * -(-samples // batch) if how.steps is None else how.steps
-        return cls(how.lr, steps, how.clip, weight_decay=how.weight_decay, mask=how.mask)
-
 
 def local_training(method: Method, state: State, now: Round, samples: int = 1) -> LocalSteps:
     """How a client with so many samples trains, which the protocol makes public; found out without any client's data.
@@ -238,7 +220,10 @@ def local_training(method: Method, state: State, now: Round, samples: int = 1) -
     trainer.train(view, probe, at_client)
     if not probe.asked:
         raise UserError(f"Expected a trainer that uses gradient descent, but {type(trainer).__name__} does not.")
-    return LocalSteps.of(probe.asked[0], samples)  # the first is the training on the client's data, before any pruning
+    how = probe.asked[0]  # the first is the training on the client's data, before any pruning
+    batch = min(how.batch_size or samples, samples)
+    steps = (how.epochs or 0) * -(-samples // batch) if how.steps is None else how.steps
+    return LocalSteps(how.lr, steps, how.clip, weight_decay=how.weight_decay, mask=how.mask)
 
 
 def _hypotheses(weights: Tensor) -> Tensor:

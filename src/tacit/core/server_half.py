@@ -187,11 +187,7 @@ def aggregate_messages(method: Method, conversation: Conversation, state: State,
 
 def finish_round(method: Method, conversation: Conversation, state: State, total: Sum, now: ServerRound) -> State:
     """The state after the round. Without contributions, the model is unchanged."""
-    return after_release(method, state, total, released_sum(method, conversation, total, now), now)
-
-
-def after_release(method: Method, state: State, total: Sum, noisy: Sum, now: ServerRound) -> State:
-    """The state after a round whose total was released as `noisy`."""
+    noisy = released_sum(method, conversation, total, now)
     after = method.mechanism.update_state(state, total, now) if noisy.weight > 0 else state
     return apply_release(method, after, noisy, now)
 
@@ -213,7 +209,14 @@ def released_sum(method: Method, conversation: Conversation, total: Sum, now: Se
 
 def server_side(method: Method, state: State, messages: Messages, now: ServerRound) -> State:
     """The state after a round whose messages are all at hand, in a conversation of this round alone."""
+    return server_side_with_sum(method, state, messages, now)[0]
+
+
+def server_side_with_sum(method: Method, state: State, messages: Messages, now: ServerRound) -> tuple[State, Sum]:
+    """The state after such a round, and the sum that was released in it."""
     accepted, _ = reject_unusable(messages, method.max_norm(messages.rows.dim))
     with method.channel.open(method, now.population) as conversation:
         total = aggregate_messages(method, conversation, state, accepted, now)
-        return finish_round(method, conversation, state, total, now)
+        noisy = released_sum(method, conversation, total, now)
+    after = method.mechanism.update_state(state, total, now) if noisy.weight > 0 else state
+    return apply_release(method, after, noisy, now), noisy
