@@ -20,17 +20,10 @@ DAY = 86_400  # seconds
 
 
 class Attestor(Protocol):
-    """Inside the enclave: produces quotes."""
+    """Inside the enclave: produces quotes of one kind, and collateral for their verification, which may be empty."""
 
-    @property
-    def kind(self) -> QuoteKind:
-        """The kind of its quotes."""
-        ...
-
-    @property
-    def collateral(self) -> bytes:
-        """Sent with every quote for its verification; may be empty."""
-        ...
+    kind: QuoteKind
+    collateral: bytes
 
     def quote(self, report_data: bytes) -> bytes:
         """A quote over exactly 64 bytes."""
@@ -187,15 +180,10 @@ def quote_kind(quote: bytes) -> QuoteKind:
 def verify_quote(
     kind: QuoteKind, quote: bytes, collateral: bytes, policy: AttestationPolicy, now: int, expected: bytes | None
 ) -> AttestationResult:
-    """Check a quote by itself.
+    """Check a quote of a declared kind by itself.
 
-    Args:
-        kind: its declared kind.
-        quote: as the attestor produced it.
-        collateral: the vendor's statements.
-        policy: what is allowed.
-        now: the time, in seconds since 1970; for stored quotes, a time at which their collateral was valid.
-        expected: the report data it must have; None: they are not compared.
+    `now` is in seconds since 1970; for stored quotes, a time at which their collateral was valid. `expected` are the
+    report data that it must have; None: they are not compared.
     """
     try:
         claims = _VERIFIERS[kind](quote, collateral, now)
