@@ -216,7 +216,8 @@ def local_training(method: Method, state: State, now: Round, samples: int = 1) -
             mask, steps = view.mask if trainer.masked else None, trainer.steps_of(samples)
             return LocalSteps(lr, steps, trainer.clip, expected, trainer.momentum, trainer.weight_decay, mask)
     at_client = ClientRound(now.index, now.population, now.expected_cohort, now.cohort, now.shared, WITHHELD)
-    probe = GivenUpdates(torch.zeros(1), torch.zeros(1, state.dim), torch.zeros(1, dtype=torch.bool), state.shapes)
+    one = torch.zeros(1, dtype=torch.int64)
+    probe = GivenUpdates(one, torch.zeros(1, state.dim), one.bool(), state.shapes)
     trainer.train(view, probe, at_client)
     if not probe.asked:
         raise UserError(f"Expected a trainer that uses gradient descent, but {type(trainer).__name__} does not.")

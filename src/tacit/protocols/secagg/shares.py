@@ -187,8 +187,8 @@ def _at(polynomial: list[int], point: int) -> int:
 
 def _add(one: list[int], other: list[int]) -> list[int]:
     size = max(len(one), len(other))
-    padded = (each + [0] * (size - len(each)) for each in (one, other))
-    total = [sum(pair) % PRIME for pair in zip(*padded, strict=True)]
+    first, second = (each + [0] * (size - len(each)) for each in (one, other))
+    total = [(a + b) % PRIME for a, b in zip(first, second, strict=True)]
     while len(total) > 1 and not total[-1]:
         total.pop()
     return total
