@@ -3,13 +3,12 @@
 from collections.abc import Iterable, Mapping
 
 from tacit.protocols import crypto
-from tacit.protocols.crypto import KEY
 from tacit.protocols.kit import LocalClients, play
 from tacit.protocols.secagg.graph import ThreatModel
 from tacit.protocols.secagg.pads import Vector
 from tacit.protocols.secagg.parameters import SecaggPolicy, SecaggSession
 from tacit.protocols.secagg.secagg_client import answer
-from tacit.protocols.secagg.secagg_messages import Phase, SecaggClientState, join_round, set_vector
+from tacit.protocols.secagg.secagg_messages import Phase, SecaggClientState, join_round, new_secret, set_vector
 from tacit.protocols.secagg.secagg_server import SecaggOutcome, converse
 
 
@@ -26,9 +25,9 @@ def run_locally(
     """
     p, cohort = session.parameters, [*vectors, *dropouts]
     active = p.threat_model is ThreatModel.ACTIVE_SERVER
-    secrets = {client: crypto.system_entropy(KEY) if active else b"" for client in cohort}
+    secrets = {client: new_secret() if active else b"" for client in cohort}
     directory = {client: crypto.public_identity(secret) for client, secret in secrets.items()} if active else {}
-    drawn = {client: crypto.system_entropy(KEY) if p.surplus else b"" for client in cohort}
+    drawn = {client: new_secret() if p.surplus else b"" for client in cohort}
     known = {**drawn, **(noise_seeds or {})}
     policy = SecaggPolicy(threat_model=p.threat_model, min_corrupt=p.corrupt)
 

@@ -364,6 +364,11 @@ class SecaggClientState:
         )
 
 
+def new_secret(entropy: Entropy = crypto.system_entropy) -> bytes:
+    """A fresh Ed25519 identity, or a seed of surplus noise for a vector that has none."""
+    return entropy(KEY)
+
+
 def join_round(
     session: SecaggSession,
     client: int,
