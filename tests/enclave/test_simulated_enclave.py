@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+from contextlib import closing
 
 import pytest
 import torch
@@ -34,7 +35,7 @@ def drawn(index: int) -> tuple[Messages, SimulatedRound]:
 
 def test_a_separate_process_gives_the_result_of_the_simulation_and_its_end_is_clean() -> None:
     """Only here is the enclave a process that `tacit enclave serve` starts: it would catch a broken command line."""
-    with SimulatedEnclave(NOISY, UploadFormat(Compact()), POPULATION, SEED) as enclave:
+    with closing(SimulatedEnclave(NOISY, UploadFormat(Compact()), POPULATION, SEED)) as enclave:
         assert enclave.process.pid != os.getpid()
         for index in range(2):
             sent, current = drawn(index)

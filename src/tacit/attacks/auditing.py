@@ -13,19 +13,22 @@ looks for the canary and the statistic that show the most.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import torch
 from torch import Tensor
 
 from tacit.attacks.bounds import CONFIDENCE, OneRunGuesses
-from tacit.core import DenseRows, Descent, Key, Messages, Method, Perturbation, Round, SimulatedRound, State, Sum, Wave
+from tacit.core import DenseRows, Descent, Key, Method, Perturbation, SimulatedRound, State, Sum, Wave
 from tacit.core.client_half import make_messages
-from tacit.core.interfaces import AddNoise, Conversation, SumMessages
 from tacit.core.prices import Unit
 from tacit.core.rows import ClippedSum
-from tacit.core.server_half import aggregate_messages, broadcast, client_view, finish_round, reject_unusable
+from tacit.core.server_half import (
+    broadcast,
+    client_view,
+    server_side,
+)
 from tacit.core.wave import Shapes
 from tacit.errors import TacitError, expect
 from tacit.wire.frames import Part
@@ -143,7 +146,7 @@ class Audit:
         sent = broadcast(method, state, now)
         wave = self._wave(self._survivors(present, len(cohort), crowd, secret), crowd, index, sampled=sampled)
         messages = make_messages(method, client_view(method, sent, state, now), wave, now)
-        after, noisy = self._server_side(state, messages, now)
+        after, noisy = server_side(method, state, messages, now)
         return after, _observed(method, state, after, noisy, sent.sent(first=True))
 
     def lost(self, cohort: int) -> int:
@@ -175,15 +178,6 @@ class Audit:
             everyone = torch.arange(population)
             others = everyone[~torch.isin(everyone, canaries)][:least]
         return torch.cat([others, canaries]).sort().values
-
-    def _server_side(self, state: State, messages: Messages, now: SimulatedRound) -> tuple[State, Sum]:
-        """The state after the round, and the sum as it was released."""
-        accepted, _ = reject_unusable(messages, self.method.max_norm(messages.rows.dim))
-        with self.method.channel.open(self.method, now.population) as conversation:
-            recorded = _Recorded(conversation)
-            total = aggregate_messages(self.method, recorded, state, accepted, now)
-            after = finish_round(self.method, recorded, state, total, now)
-        return after, recorded.released[-1]
 
     def _survivors(self, present: Tensor, cohort: int, crowd: "_Crowd", secret: Key) -> Tensor:
         """The clients that do not drop out; canaries never do, and who does, does not depend on them."""
@@ -233,23 +227,6 @@ class _Crowd:
         return ~torch.isin(cohort, self.ids[~self.included]) if self.absent else torch.ones(len(cohort)).bool()
 
 
-class _Recorded:
-    """A conversation that records the sums that it releases."""
-
-    def __init__(self, conversation: Conversation) -> None:
-        self.conversation, self.released = conversation, list[Sum]()
-
-    def aggregate(self, messages: Messages, state: State, now: Round, add: SumMessages) -> Sum:
-        return self.conversation.aggregate(messages, state, now, add)
-
-    def release(self, total: Sum, now: Round, add_noise: AddNoise) -> Sum:
-        self.released.append(self.conversation.release(total, now, add_noise))
-        return self.released[-1]
-
-    def timings(self) -> Mapping[str, float]:
-        return {}
-
-
 @dataclass(frozen=True, eq=False)
 class GivenUpdates:
     """A wave of clients whose updates are given.
@@ -262,6 +239,7 @@ class GivenUpdates:
         records: the update along which each client's only record is, before clipping, (clients, dim), beside those of
             `updates`; None: it has none.
         sampled: whether the trainer's batches decide about that record; otherwise it is in all of them.
+        asked: the descents that they were asked for.
     """
 
     clients: Tensor
@@ -270,6 +248,7 @@ class GivenUpdates:
     shapes: Shapes
     records: Tensor | None = None
     sampled: bool = True
+    asked: list[Descent] = field(default_factory=list)
 
     @property
     def samples(self) -> Tensor:
@@ -283,6 +262,7 @@ class GivenUpdates:
         return self.samples
 
     def descend(self, weights: Tensor, how: Descent) -> DenseRows:
+        self.asked.append(how)
         updates = self.updates.to(weights.dtype)
         if how.mask is not None:
             updates = torch.zeros_like(updates).index_copy(1, how.mask, updates[:, how.mask])
@@ -311,8 +291,8 @@ class GivenUpdates:
 
     def keep(self, which: Tensor) -> Wave:
         records = None if self.records is None else self.records[which]
-        kept = self.clients[which], self.updates[which], self.canaries[which]
-        return GivenUpdates(*kept, self.shapes, records, self.sampled)
+        clients, updates, canaries = self.clients[which], self.updates[which], self.canaries[which]
+        return replace(self, clients=clients, updates=updates, canaries=canaries, records=records)
 
 
 def _observed(

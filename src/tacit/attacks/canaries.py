@@ -47,7 +47,7 @@ class CanaryCatalog:
         for name, direction in (*self._layers(), *self._blocks(), *self._coordinates()):
             yield self._over_rounds(name, direction, "same")
         for name, value in _HOSTILE.items():
-            yield Canary(name, torch.full((self.rounds, self._dim), value))
+            yield Canary(name, torch.full((self.rounds, self.state.dim), value))
         yield from self.variants(self.first())
 
     def variants(self, canary: Canary) -> Iterator[Canary]:
@@ -70,23 +70,15 @@ class CanaryCatalog:
         return Canary(f"{name}{length}{over}", rows)
 
     @property
-    def _dim(self) -> int:
-        return self.state.dim
-
-    @property
     def _random_signs(self) -> Tensor:
-        return (
-            torch.randint(0, 2, (self._dim,), generator=self.key.child("signs").public_generator())
-            .mul(2)
-            .sub(1)
-            .float()
-        )
+        coins = torch.randint(0, 2, (self.state.dim,), generator=self.key.child("signs").public_generator())
+        return (2 * coins - 1).float()
 
     def _dense(self) -> Iterator[tuple[str, Tensor]]:
-        yield "one sign", torch.ones(self._dim)
-        yield "alternating signs", _signs("alternating", self._dim)
+        yield "one sign", torch.ones(self.state.dim)
+        yield "alternating signs", _signs("alternating", self.state.dim)
         yield "random signs", self._random_signs
-        yield "Gaussian", torch.randn(self._dim, generator=self.key.child("gaussian").public_generator())
+        yield "Gaussian", torch.randn(self.state.dim, generator=self.key.child("gaussian").public_generator())
 
     def _layers(self) -> Iterator[tuple[str, Tensor]]:
         if len(self.state.layers) < 2:
@@ -101,26 +93,24 @@ class CanaryCatalog:
             yield "a bias", self._indicator(biases[0][:1])
 
     def _blocks(self) -> Iterator[tuple[str, Tensor]]:
-        everything = torch.arange(self._dim)
-        half = self._dim // 2
-        yield "first half", self._indicator(everything[:half])
-        yield "second half", self._indicator(everything[half:])
-        yield "even coordinates", self._indicator(everything[::2])
-        yield "odd coordinates", self._indicator(everything[1::2])
-        if self._dim >= 2 * BLOCKS:
-            for number, block in enumerate(torch.tensor_split(everything, BLOCKS)):
-                yield f"block {number + 1} of {BLOCKS}", self._indicator(block)
+        everything = torch.arange(self.state.dim)
+        half = self.state.dim // 2
+        blocks = {"first half": everything[:half], "second half": everything[half:]}
+        blocks |= {"even coordinates": everything[::2], "odd coordinates": everything[1::2]}
+        if self.state.dim >= 2 * BLOCKS:
+            parts = torch.tensor_split(everything, BLOCKS)
+            blocks |= {f"block {number} of {BLOCKS}": part for number, part in enumerate(parts, start=1)}
+        for name, block in blocks.items():
+            yield name, self._indicator(block)
 
     def _coordinates(self) -> Iterator[tuple[str, Tensor]]:
-        drawn = torch.randperm(self._dim, generator=self.key.child("coordinates").public_generator())[
-            :COORDINATES
-        ].tolist()
-        for index in dict.fromkeys((0, self._dim - 1, *drawn)):
+        order = torch.randperm(self.state.dim, generator=self.key.child("coordinates").public_generator())
+        for index in dict.fromkeys((0, self.state.dim - 1, *order[:COORDINATES].tolist())):
             yield f"coordinate {index}", self._indicator(torch.tensor([index]))
 
     def _indicator(self, which: Tensor) -> Tensor:
         """Random signs there, zero elsewhere."""
-        row = torch.zeros(self._dim)
+        row = torch.zeros(self.state.dim)
         row[which] = self._random_signs[which]
         return row
 

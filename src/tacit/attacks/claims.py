@@ -24,7 +24,7 @@ from tacit.attacks.bounds import (
     epsilon_of_gaussian,
 )
 from tacit.core import Turnout
-from tacit.core.prices import Adjacency, Gaussian, Release, Sampling
+from tacit.core.prices import Adjacency, Gaussian, Release, Sampling, UnitPrice
 
 COUNTS_ALPHA, GAP_ALPHA, SAMPLER_ALPHA = 0.03, 0.01, 0.005  # together less than 0.05: a union bound
 GRID = 40  # values of ε at which a claimed profile is evaluated
@@ -85,62 +85,53 @@ def claim_of(audit: Audit, canaries: int = 1, *, sampled: bool = False) -> Claim
 
     The claim for sampled clients rests on two others: that cohorts are drawn as declared, and that a sum has Gaussian
     noise for a client that is in the cohort. The second has a sharper test, so it is what is returned, unless the claim
-    for clients that are `sampled` is asked for, or the noise is not Gaussian.
+    for clients that are `sampled` is asked for, or the noise is not Gaussian. Of records, which are the only ones of
+    their clients, the same holds for batches.
     """
-    method = audit.method
-    if audit.unit.within_client:
-        return _record_claim(audit, canaries, sampled=sampled)
-    price = method.mechanism.price(0)
-    if price.reason or price.accounted is None:
-        return Claim(None, method.delta, reason=price.reason or "no noise is added")
+    method, of_records = audit.method, audit.unit.within_client
+    population = audit.clients + canaries
+    price = _record_price(audit, population) if of_records else method.mechanism.price(0)
+    accounted = None if price is None or (price.reason and not of_records) else price.accounted
+    if accounted is None:
+        return Claim(None, method.delta, reason=(price and price.reason) or "no noise is added")
+    rounds = [[accounted.release] * accounted.times] * audit.rounds if of_records else _planned_rounds(audit, canaries)
+    releases = [release for released in rounds for release in released]
+    claim = _claimed(audit, population, rounds)
+    if sampled or claim.full_participation or not all(isinstance(release.loss, Gaussian) for release in releases):
+        return claim
+    unsampled = [[release.sampled(Sampling()) for release in released] for released in rounds]
+    hides = not of_records and all(release.amplification.rate < 1 for release in releases)
+    return replace(_claimed(audit, population, unsampled), amplified=claim.epsilon, hides_cohort=hides)
+
+
+def _record_price(audit: Audit, population: int) -> UnitPrice | None:
+    turnout = Turnout(population, population - int(audit.dropouts * population)) if audit.dropouts else None
+    return audit.method.terms.price(audit.unit, turnout=turnout)
+
+
+def _planned_rounds(audit: Audit, canaries: int) -> list[list[Release]]:
+    """What every round releases of a client, if as many of its cohort drop out as in the audit."""
     from tacit.privacy.planned_charges import release_of
 
-    population = audit.clients + canaries
-    planned = (release_of(method, population, index, _turnout(audit, canaries, index)) for index in range(audit.rounds))
-    releases = [release for release in planned if release is not None]
-    claim = _claimed(audit, population, releases)
-    gaussian = all(isinstance(release.loss, Gaussian) for release in releases)
-    if sampled or not gaussian or claim.full_participation:
-        return claim
-    given_cohort = _claimed(audit, population, [release.sampled(Sampling()) for release in releases])
-    hides = all(release.amplification.rate < 1 for release in releases)
-    return replace(given_cohort, amplified=claim.epsilon, hides_cohort=hides)
+    rounds = []
+    for index in range(audit.rounds):
+        turnout = None
+        if audit.dropouts:
+            cohort = len(audit.given_cohort(audit.clients + torch.arange(canaries), index))
+            turnout = Turnout(cohort, cohort - audit.lost(cohort))
+        release = release_of(audit.method, audit.clients + canaries, index, turnout)
+        rounds += [] if release is None else [[release]]
+    return rounds
 
 
-def _turnout(audit: Audit, canaries: int, index: int) -> Turnout | None:
-    """How many of a round's cohort deliver, for canaries that are in it; None: all."""
-    if not audit.dropouts:
-        return None
-    cohort = len(audit.given_cohort(audit.clients + torch.arange(canaries), index))
-    return Turnout(cohort, cohort - audit.lost(cohort))
-
-
-def _record_claim(audit: Audit, canaries: int, *, sampled: bool) -> Claim:
-    """The same for one record, the only one of its client: in every step, or in random batches."""
-    method, population = audit.method, audit.clients + canaries
-    turnout = Turnout(population, population - int(audit.dropouts * population)) if audit.dropouts else None
-    price = method.terms.price(audit.unit, turnout=turnout)
-    if price is None or price.accounted is None:
-        return Claim(None, method.delta, reason=(price and price.reason) or "no noise is added")
-    one, times = price.accounted.release, price.accounted.times
-
-    def claimed(release: Release) -> Claim:
-        found = _claimed(audit, population, [release] * times * audit.rounds)
-        effect = math.sqrt(times) * _effect(release, _accounted(audit))  # of all steps of a round together
-        return replace(found, effects=(effect,) * audit.rounds, rates=(release.sampling.rate,) * audit.rounds)
-
-    claim = claimed(one)
-    if sampled or one.sampling.rate == 1 or not isinstance(one.loss, Gaussian):
-        return claim
-    return replace(claimed(one.sampled(Sampling())), amplified=claim.epsilon)
-
-
-def _claimed(audit: Audit, population: int, releases: list[Release]) -> Claim:
+def _claimed(audit: Audit, population: int, rounds: list[list[Release]]) -> Claim:
+    """The claim for what is released in every round, each time the same."""
     from tacit.privacy.accountants import Accounting
     from tacit.privacy.planned_charges import accountant_for
 
     adjacency, delta = _accounted(audit), audit.method.delta
     accountant = replace(accountant_for(audit.method, population), adjacency=adjacency)
+    releases = [release for released in rounds for release in released]
     accounting = Accounting.of(accountant, releases)
     unsampled = all(release.sampling.rate == 1 for release in releases)
     return Claim(
@@ -148,8 +139,8 @@ def _claimed(audit: Audit, population: int, releases: list[Release]) -> Claim:
         delta,
         accounting.delta,
         full_participation=unsampled and all(isinstance(release.loss, Gaussian) for release in releases),
-        effects=tuple(_effect(release, adjacency) for release in releases),
-        rates=tuple(release.sampling.rate for release in releases),
+        effects=tuple(math.sqrt(len(released)) * _effect(released[0], adjacency) for released in rounds),
+        rates=tuple(released[0].sampling.rate for released in rounds),
     )
 
 
@@ -282,7 +273,9 @@ def power_of(claim: Claim, found: AuditEvidence | OneRunGuesses) -> Power | None
     while low < high:
         middle = (low + high) // 2
         low, high = (low, middle) if refuted(FACTORS[middle]) >= POWER else (middle + 1, high)
-    return Power(tenth, _epsilon_with(claim, FACTORS[low]), FACTORS[low])
+    factor = FACTORS[low]
+    epsilon = epsilon_of_gaussian(min(claim.mu * factor, MAX_MU), claim.delta) if claim.full_participation else None
+    return Power(tenth, epsilon, factor)
 
 
 def _is_refuted(claim: Claim, found: AuditEvidence | OneRunGuesses, factor: float, rng: np.random.Generator) -> bool:
@@ -319,43 +312,31 @@ def _simulated(effects: Scores, rates: Scores, count: int, rng: np.random.Genera
     return scores[0], scores[1]
 
 
-def _epsilon_with(claim: Claim, factor: float) -> float | None:
-    if not claim.full_participation:
-        return None
-    return epsilon_of_gaussian(min(claim.mu * factor, MAX_MU), claim.delta)
-
-
 def choose_threshold(scores: tuple[Scores, Scores], runs: int, claim: Claim) -> tuple[float, float]:
     """The threshold that promises most against the claim, for this many further runs of either kind, and how much."""
-    thresholds, upper_fnr, upper_fpr = _candidates(scores, runs)
-    margins = _margins(claim, upper_fnr, upper_fpr)
+    included, excluded = scores
+    middle = (included.mean() + excluded.mean()) / 2
+    thresholds = np.unique([*np.quantile(np.concatenate(scores), np.linspace(0.01, 0.99, 60)), middle])
+    margins = _margins(claim, *_expected_rates(scores, thresholds, runs))
     candidates = thresholds[margins >= margins.max() - 1e-12]
-    middle = (scores[0].mean() + scores[1].mean()) / 2
     return float(candidates[np.abs(candidates - middle).argmin()]), float(margins.max())
 
 
 def expected_rates(scores: tuple[Scores, Scores], runs: int, claim: Claim) -> tuple[float, float]:
     """The upper bounds on the error rates that are to be expected of this many further runs, at that threshold."""
     threshold, _ = choose_threshold(scores, runs, claim)
-    thresholds, upper_fnr, upper_fpr = _candidates(scores, runs)
-    at = int(np.searchsorted(thresholds, threshold))
-    return float(upper_fnr[at]), float(upper_fpr[at])
+    fnr, fpr = _expected_rates(scores, np.array([threshold]), runs)
+    return float(fnr[0]), float(fpr[0])
 
 
-def _candidates(scores: tuple[Scores, Scores], runs: int) -> tuple[Scores, Scores, Scores]:
-    """Thresholds, and for each the upper bounds on the error rates that are to be expected of further runs."""
+def _expected_rates(scores: tuple[Scores, Scores], thresholds: Scores, runs: int) -> tuple[Scores, Scores]:
+    """For each threshold the upper bounds on the error rates that are to be expected of further runs."""
     included, excluded = scores
-    middle = (included.mean() + excluded.mean()) / 2
-    thresholds = np.unique([*np.quantile(np.concatenate(scores), np.linspace(0.01, 0.99, 60)), middle])
     fnr = (np.searchsorted(np.sort(included), thresholds) + 0.5) / (len(included) + 1)
     fpr = (len(excluded) - np.searchsorted(np.sort(excluded), thresholds) + 0.5) / (len(excluded) + 1)
-    upper_fnr, upper_fpr = (_expected_upper(rate, runs, COUNTS_ALPHA / 2) for rate in (fnr, fpr))
-    return thresholds, upper_fnr, upper_fpr
-
-
-def _expected_upper(rates: Scores, runs: int, alpha: float) -> Scores:
-    errors = np.minimum(rates * runs, runs - 1e-9)
-    return np.asarray(beta.ppf(1 - alpha, errors + 1, np.maximum(runs - errors, 1e-9)))
+    errors = np.minimum(np.array([fnr, fpr]) * runs, runs - 1e-9)
+    upper = beta.ppf(1 - COUNTS_ALPHA / 2, errors + 1, np.maximum(runs - errors, 1e-9))
+    return upper[0], upper[1]
 
 
 def _margins(claim: Claim, fnr: Scores, fpr: Scores) -> Scores:

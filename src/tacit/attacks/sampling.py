@@ -80,7 +80,8 @@ def _repetition(cohorts: Cohorts, declared: list[Sampling]) -> Iterator[str]:
             if a.rate == 1 or b.rate == 1:
                 continue
             same = first == second  # compare draws with draws, each of them once
-            left, right = (cohorts[part, index] for part, index in _pairs(first, second, same=same))
+            left, right = (cohorts[::2], cohorts[1::2]) if same else (cohorts, cohorts)
+            left, right = left[:, first], right[:, second]
             excess = float((left & right).sum(1).mean()) - cohorts.shape[2] * a.rate * b.rate
             if abs(excess) > FAR * sqrt(_overlap_variance(cohorts.shape[2], a, b) / len(left)):
                 which = f"two runs in round {first + 1}" if same else f"rounds {first + 1} and {second + 1}"
@@ -110,13 +111,6 @@ def _dependence(cohorts: Cohorts, declared: list[Sampling]) -> Iterator[str]:
                 f"{together[one, other]} times in {draws}, where independent draws have {draws * expected:.3g}"
             )
             return
-
-
-def _pairs(first: int, second: int, *, same: bool) -> tuple[tuple[slice, int], tuple[slice, int]]:
-    everything = slice(None)
-    if not same:
-        return (everything, first), (everything, second)
-    return (slice(0, None, 2), first), (slice(1, None, 2), first)
 
 
 def _overlap_variance(population: int, first: Sampling, second: Sampling) -> float:

@@ -15,7 +15,7 @@ from tacit.core.prices import Adjacency
 from tacit.data import Task
 from tacit.engine import initial_state, module_at, rounds, waves
 from tacit.engine.layout import make_model
-from tacit.errors import UserError, expect
+from tacit.errors import expect
 from tacit.pieces.samplers import Everyone
 from tacit.runs.records import size_noise
 from tacit.runs.training import train
@@ -102,15 +102,14 @@ def _reduce_to_victims(task: Task, config: AttackConfig) -> Task:
 
 
 def _check_images_and_classes(task: Task) -> None:
-    if task.population.x.dim() != 4:
-        shape = tuple(task.population.x.shape[1:])
-        raise UserError(
-            f"Expected a task with images, but samples of {task.name} have shape {shape}. Use digits or mnist."
-        )
-    if not isinstance(task.loss, CrossEntropy):
-        raise UserError(
-            f"Expected a task with classes, but the loss of {task.name} is {task.loss}. Use digits or mnist."
-        )
+    samples, advice = task.population.x, "Use digits or mnist."
+    expect(
+        samples.dim() == 4,
+        f"a task with images, but samples of {task.name} have shape {tuple(samples.shape[1:])}",
+        advice,
+    )
+    classes = isinstance(task.loss, CrossEntropy)
+    expect(classes, f"a task with classes, but the loss of {task.name} is {task.loss}", advice)
 
 
 def prepare_audit(

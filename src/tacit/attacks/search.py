@@ -21,16 +21,15 @@ from tacit.attacks.canaries import CanaryCatalog
 from tacit.attacks.claims import COUNTS_ALPHA, GAP_ALPHA, AuditEvidence, Claim, choose_threshold, expected_rates
 from tacit.attacks.sampling import sampler_problems
 from tacit.attacks.statistics import (
-    Energy,
     FloatVector,
-    Linear,
     Noise,
-    OffGrid,
-    SampledLinear,
     Statistic,
-    Together,
     energies,
+    linear,
     nearest,
+    off_grid,
+    sampled_linear,
+    together,
 )
 from tacit.core import Key
 from tacit.errors import expect
@@ -79,8 +78,7 @@ class Recorder:
             if name in self.ignored:
                 continue
             value = released.get(name)
-            fits = value is not None and value.numel() == size
-            found[name] = value.numpy() if fits and value is not None else np.zeros(size)
+            found[name] = np.zeros(size) if value is None or value.numel() != size else value.numpy()
         return found
 
 
@@ -104,7 +102,7 @@ class CanaryTrial:
 
     def moved(self, statistic: Statistic) -> float | None:
         """By how much it moves a linear statistic in every run; None if that depends on the run."""
-        if not isinstance(statistic, Linear):
+        if statistic.weights is None:
             return None
         one, other = (float(statistic.weights @ each[statistic.released]) for each in (self.effects, self.others))
         return min(one, other) if 0 < max(one, other) <= STEADY * min(one, other) else None
@@ -148,12 +146,14 @@ class Search:
         claim: what it is compared with.
         runs: how many, for observing, choosing and testing; the search itself takes a few hundred more.
         key: of all randomness.
+        evidence: what was found, once all `steps` are done.
     """
 
     audit: Audit
     claim: Claim
     runs: int
     key: Key
+    evidence: AuditEvidence = field(init=False)
 
     def __post_init__(self) -> None:
         expect(self.runs >= MIN_RUNS, f"runs={self.runs} >= {MIN_RUNS}", "Fewer runs cannot prove anything.")
@@ -161,8 +161,8 @@ class Search:
         self.empty: dict[tuple[Key, bool], Record] = {}
         self.rates = np.array(self.claim.rates or (1.0,) * self.audit.rounds)
 
-    def steps(self) -> Generator[int, None, AuditEvidence]:
-        """Run everything; yields the number of runs so far, returns the evidence."""
+    def steps(self) -> Iterator[int]:
+        """Run everything, until there is evidence; yields after every run that counts."""
         catalog = self._catalog()
         self._ignore_repetitions(catalog.first())
         observed = self._observed_runs()
@@ -176,7 +176,7 @@ class Search:
             finalists += yield from self._compare(candidate, noises, each, number)
         tested = max((self.runs - observed - 2 * chosen) // 2, 30)
         evidence = yield from self._test(self._decide(finalists, tested), tested)
-        return replace(evidence, premises=(*evidence.premises, *self._repeated_noise(noises)))
+        self.evidence = replace(evidence, premises=(*evidence.premises, *self._repeated_noise(noises)))
 
     def _repeated_noise(self, noises: Mapping[str, Noise]) -> Iterator[str]:
         """Whether runs with different keys had the same noise, in words."""
@@ -318,17 +318,17 @@ class Search:
         scores = yield from self._scores(candidate.canary, statistics, runs, self.key.child("choose", number))
         moved = [None if bool((self.rates < 1).any()) else candidate.moved(each) for each in statistics]
         found = [Scored(candidate.canary, *_oriented(s, scores[:, i]), moved[i]) for i, s in enumerate(statistics)]
-        linear, energy = (
+        linear_ones, energy = (
             [scored for scored in found if scored.statistic.family == family] for family in ("linear", "energy")
         )
         if not energy:
             return found
-        first, second = (max(some, key=lambda scored: scored.gap) for some in (linear, energy))
+        first, second = (max(some, key=lambda scored: scored.gap) for some in (linear_ones, energy))
         if max(first.gap, second.gap) > CLEAR or min(first.gap, second.gap) <= 0:
             return found  # one of them is enough, or one of them shows nothing
         weights = first.gap / first.spread, second.gap / second.spread
-        together = Together(first.statistic, second.statistic, weights)
-        return [*found, Scored(candidate.canary, together, weights[0] * first.scores + weights[1] * second.scores)]
+        both = together(first.statistic, second.statistic, weights)
+        return [*found, Scored(candidate.canary, both, weights[0] * first.scores + weights[1] * second.scores)]
 
     def _statistics(self, candidate: CanaryTrial, noises: Mapping[str, Noise]) -> Iterator[Statistic]:
         rounds, layers = self.audit.rounds, self.audit.state.layers
@@ -337,17 +337,17 @@ class Search:
             directions = [(noise.separation(effect, d), label, d) for label, d in noise.directions(effect)]
             directions.sort(key=lambda found: -found[0])
             for _, label, direction in directions[:STATISTICS]:
-                yield Linear(name, label, centre, direction / noise.scale)
+                yield linear(name, label, centre, direction / noise.scale)
                 if bool((self.rates < 1).any()) and len(direction) % rounds == 0:
                     yield self._sampled(name, label, centre, direction, effect, noise)
             yield from energies(name, centre, noise.scale, rounds, layers)
             yield from nearest(name, noise, candidate.offsets[name], effect)
             if noise.steps.any():
-                yield OffGrid(name, noise.example, noise.steps)
+                yield off_grid(name, noise.example, noise.steps)
 
     def _sampled(
         self, name: str, label: str, centre: FloatVector, direction: FloatVector, effect: FloatVector, noise: Noise
-    ) -> SampledLinear:
+    ) -> Statistic:
         """The same test, round by round, for a canary that is sampled."""
         shape = self.audit.rounds, -1
         by_round = direction.reshape(shape)
@@ -355,7 +355,7 @@ class Search:
         check = noise.check.reshape(len(noise.check), *shape)
         spread = (check * by_round.astype(np.float32)).sum(-1, dtype=np.float64).std(0) + np.abs(moved) / 1e6 + 1e-30
         weights = by_round / noise.scale.reshape(shape) / spread[:, None]
-        return SampledLinear(name, f"{label}, for sampled rounds", centre, weights, moved / spread, self.rates)
+        return sampled_linear(name, f"{label}, for sampled rounds", centre, weights, moved / spread, self.rates)
 
     def _scores(
         self, canary: Canary, statistics: list[Statistic], runs: int, key: Key
@@ -404,9 +404,9 @@ class Search:
 
 def _oriented(statistic: Statistic, scores: NDArray[np.float64]) -> tuple[Statistic, NDArray[np.float64]]:
     """An energy with the sign with which it is larger for runs with the canary."""
-    if not isinstance(statistic, Energy) or scores[0].mean() >= scores[1].mean():
+    if statistic.family != "energy" or scores[0].mean() >= scores[1].mean():
         return statistic, scores
-    return replace(statistic, sign=-1.0), -scores
+    return replace(statistic, score=lambda run: -statistic.score(run)), -scores
 
 
 def _are_multiples(first: list[FloatVector], second: list[FloatVector]) -> bool:
@@ -422,10 +422,7 @@ def _are_multiples(first: list[FloatVector], second: list[FloatVector]) -> bool:
 
 def search(audit: Audit, claim: Claim, runs: int, key: Key) -> AuditEvidence:
     """Audit by many runs, to the end."""
-    steps = Search(audit, claim, runs, key).steps()
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            evidence: AuditEvidence = end.value
-            return evidence
+    searching = Search(audit, claim, runs, key)
+    for _ in searching.steps():
+        pass
+    return searching.evidence

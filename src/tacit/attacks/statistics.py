@@ -7,10 +7,10 @@ squares, shows a canary that changes how much noise there is. The distance to th
 noise of another shape than it should have, and low-order bits show sums that are finer than their noise.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -143,32 +143,40 @@ def _grid_steps(runs: NDArray[np.float64] | Stack) -> FloatVector:
 
 
 @dataclass(frozen=True, eq=False)
-class Linear:
-    """A linear test of one kind of release.
+class Statistic:
+    """A number by which runs with and without a canary are told apart.
 
     Attributes:
-        released: the kind.
-        name: of the test.
-        centre: is subtracted.
-        weights: of each number.
+        released: the kind of release that it is computed from, or mainly.
+        name: in words.
+        family: what it looks at.
+        score: computes it from the numbers of a run.
+        weights: of each number, if it is linear in what was released.
     """
 
     released: str
     name: str
-    centre: FloatVector
-    weights: FloatVector
-    linear: bool = True
-    family: ClassVar[str] = "linear"
+    family: Literal["linear", "energy", "nearest", "grid", "together"]
+    score: Callable[[Mapping[str, FloatVector]], float]
+    weights: FloatVector | None = None
 
-    def score(self, runs: Mapping[str, FloatVector]) -> float:
-        return float((runs[self.released] - self.centre) @ self.weights)
+    @property
+    def linear(self) -> bool:
+        """Whether it is linear in what was released."""
+        return self.weights is not None
 
 
-@dataclass(frozen=True, eq=False)
-class SampledLinear:
+def linear(released: str, name: str, centre: FloatVector, weights: FloatVector) -> Statistic:
+    """The sum of all numbers, minus their centre, with these weights."""
+    return Statistic(released, name, "linear", lambda run: float((run[released] - centre) @ weights), weights)
+
+
+def sampled_linear(
+    released: str, name: str, centre: FloatVector, weights: FloatVector, effects: FloatVector, rates: FloatVector
+) -> Statistic:
     """The likelihood ratio of a canary that is in the cohort of each round with some probability.
 
-    Attributes:
+    Args:
         released: the kind of release.
         name: of the test.
         centre: is subtracted.
@@ -176,139 +184,37 @@ class SampledLinear:
         effects: of the canary on each round's score, in standard deviations.
         rates: the probability of taking part in each round.
     """
+    absent = np.log(np.maximum(1 - rates, 1e-300))
 
-    released: str
-    name: str
-    centre: FloatVector
-    weights: FloatVector
-    effects: FloatVector
-    rates: FloatVector
-    linear: bool = False
-    family: ClassVar[str] = "linear"
+    def ratio(run: Mapping[str, FloatVector]) -> float:
+        scores = ((run[released] - centre).reshape(weights.shape) * weights).sum(1) * effects - effects**2 / 2
+        return float(logsumexp(np.stack([absent, np.log(rates) + scores]), axis=0).sum())
 
-    def score(self, runs: Mapping[str, FloatVector]) -> float:
-        values = (runs[self.released] - self.centre).reshape(self.weights.shape)
-        scores = (values * self.weights).sum(1) * self.effects - self.effects**2 / 2
-        absent = np.log(np.maximum(1 - self.rates, 1e-300))
-        return float(logsumexp(np.stack([absent, np.log(self.rates) + scores]), axis=0).sum())
+    return Statistic(released, name, "linear", ratio)
 
 
-@dataclass(frozen=True, eq=False)
-class Energy:
-    """The logarithm of the mean square of some standardised numbers.
+def together(first: Statistic, second: Statistic, weights: tuple[float, float]) -> Statistic:
+    """Two statistics, weighted by how much each of them shows."""
 
-    Attributes:
-        released: the kind of release.
-        name: which numbers.
-        centre: is subtracted.
-        scale: divides.
-        which: the numbers.
-        sign: -1 if a canary lowers the energy.
-    """
+    def score(run: Mapping[str, FloatVector]) -> float:
+        return weights[0] * first.score(run) + weights[1] * second.score(run)
 
-    released: str
-    name: str
-    centre: FloatVector
-    scale: FloatVector
-    which: NDArray[np.int64]
-    sign: float = 1.0
-    linear: bool = False
-    family: ClassVar[str] = "energy"
-
-    def score(self, runs: Mapping[str, FloatVector]) -> float:
-        values = (runs[self.released][self.which] - self.centre[self.which]) / self.scale[self.which]
-        return self.sign * float(np.log(np.mean(values**2) + 1e-12))
+    return Statistic(first.released, f"{first.name} with {second.name}", "together", score)
 
 
-@dataclass(frozen=True, eq=False)
-class NearestNumbers:
-    """The likelihood ratio of single numbers, by how near they are to noise that was observed of any of them.
+def off_grid(released: str, example: FloatVector, steps: FloatVector) -> Statistic:
+    """How many numbers are not on the grid on which they were in all runs without the canary; steps of 0 are none."""
+    there = steps > 0
 
-    Attributes:
-        released: the kind of release.
-        centre: is subtracted.
-        scale: divides.
-        which: the numbers.
-        effects: of the canary on them, in their standard deviations.
-        reference: standardised noise, sorted.
-        name: of the test.
-    """
+    def share(run: Mapping[str, FloatVector]) -> float:
+        found = (run[released][there] - example[there]) / steps[there]
+        return float((np.abs(found - np.rint(found)) > 1 / MIN_GRID / 2).mean())
 
-    released: str
-    centre: FloatVector
-    scale: FloatVector
-    which: NDArray[np.int64]
-    effects: FloatVector
-    reference: FloatVector
-    name: str = "nearest noise of each number"
-    linear: bool = False
-    family: ClassVar[str] = "nearest"
-
-    def score(self, runs: Mapping[str, FloatVector]) -> float:
-        values = (runs[self.released][self.which] - self.centre[self.which]) / self.scale[self.which]
-        return float(np.log(self._distances(values) / self._distances(values - self.effects)).sum())
-
-    def _distances(self, values: FloatVector) -> FloatVector:
-        """To the fifth nearest noise."""
-        around = np.searchsorted(self.reference, values)[:, None] + np.arange(-NEIGHBOURS, NEIGHBOURS)
-        inside = (around >= 0) & (around < len(self.reference))
-        near = self.reference[around.clip(0, len(self.reference) - 1)]
-        distances = np.where(inside, np.abs(near - values[:, None]), np.inf)
-        found: FloatVector = np.partition(distances, NEIGHBOURS - 1, axis=1)[:, NEIGHBOURS - 1] + _TINY
-        return found
+    return Statistic(released, "low-order bits", "grid", share)
 
 
-@dataclass(frozen=True, eq=False)
-class OffGrid:
-    """How many numbers are not on the grid on which they were in all runs without the canary.
-
-    Attributes:
-        released: the kind of release.
-        example: numbers on the grid.
-        steps: of the grid; 0: there is none.
-        name: of the test.
-    """
-
-    released: str
-    example: FloatVector
-    steps: FloatVector
-    name: str = "low-order bits"
-    linear: bool = False
-    family: ClassVar[str] = "grid"
-
-    def score(self, runs: Mapping[str, FloatVector]) -> float:
-        there = self.steps > 0
-        steps = (runs[self.released][there] - self.example[there]) / self.steps[there]
-        return float((np.abs(steps - np.rint(steps)) > 1 / MIN_GRID / 2).mean())
-
-
-@dataclass(frozen=True, eq=False)
-class Together:
-    """A linear test and an energy, weighted by how much each of them shows."""
-
-    first: "Statistic"
-    second: "Statistic"
-    weights: tuple[float, float]
-    linear: bool = False
-    family: ClassVar[str] = "together"
-
-    @property
-    def released(self) -> str:
-        return self.first.released
-
-    @property
-    def name(self) -> str:
-        return f"{self.first.name} with {self.second.name}"
-
-    def score(self, runs: Mapping[str, FloatVector]) -> float:
-        return self.weights[0] * self.first.score(runs) + self.weights[1] * self.second.score(runs)
-
-
-Statistic = Linear | SampledLinear | Energy | NearestNumbers | OffGrid | Together
-
-
-def nearest(released: str, noise: Noise, offset: FloatVector, effect: FloatVector) -> Iterator[NearestNumbers]:
-    """A comparison with observed noise, of the numbers with the largest effects."""
+def nearest(released: str, noise: Noise, offset: FloatVector, effect: FloatVector) -> Iterator[Statistic]:
+    """The likelihood ratio of the numbers with the largest effects, by how near they are to any noise observed."""
     centre, scale = noise.pooled
     shifts = effect / scale
     observed = (noise.observed * noise.scale + (noise.centre - centre)) / scale
@@ -316,24 +222,47 @@ def nearest(released: str, noise: Noise, offset: FloatVector, effect: FloatVecto
         return
     which = np.sort(np.argsort(-np.abs(shifts))[:_MAX_COMPARED])
     reference = np.sort(observed.ravel()[:: max(observed.size // MAX_REFERENCE, 1)])
-    yield NearestNumbers(released, centre + offset, scale, which, shifts[which], reference)
+    around, width, moved = (centre + offset)[which], scale[which], shifts[which]
+
+    def ratio(run: Mapping[str, FloatVector]) -> float:
+        standard = (run[released][which] - around) / width
+        return float(np.log(_distances(standard, reference) / _distances(standard - moved, reference)).sum())
+
+    yield Statistic(released, "nearest noise of each number", "nearest", ratio)
+
+
+def _distances(values: FloatVector, reference: FloatVector) -> FloatVector:
+    """How far each value is from the fifth nearest of a sorted reference."""
+    around = np.searchsorted(reference, values)[:, None] + np.arange(-NEIGHBOURS, NEIGHBOURS)
+    inside = (around >= 0) & (around < len(reference))
+    near = reference[around.clip(0, len(reference) - 1)]
+    distances = np.where(inside, np.abs(near - values[:, None]), np.inf)
+    found: FloatVector = np.partition(distances, NEIGHBOURS - 1, axis=1)[:, NEIGHBOURS - 1] + _TINY
+    return found
 
 
 def energies(
     released: str, centre: FloatVector, scale: FloatVector, rounds: int, layers: tuple[int, ...]
-) -> Iterator[Energy]:
+) -> Iterator[Statistic]:
     """The energies of all numbers, of those of each round, and of each of the model's parameters."""
     count = len(centre)
     if count < MIN_ENERGY:
         return
     places = np.arange(count).reshape(rounds, -1) if count % rounds == 0 else np.arange(count)[None]
-    yield Energy(released, "energy", centre, scale, np.arange(count))
+    groups = {"": np.arange(count)}
     if len(places) > 1:
-        for number, place in enumerate(places):
-            yield Energy(released, f"energy of round {number + 1}", centre, scale, place)
+        groups |= {f" of round {number + 1}": place for number, place in enumerate(places)}
     if places.shape[1] == sum(layers) and len(layers) > 1:
-        ends = np.cumsum(layers)
-        for number, (size, end) in enumerate(zip(layers, ends, strict=True)):
-            if size * len(places) >= MIN_ENERGY:
-                which = places[:, end - size : end].ravel()
-                yield Energy(released, f"energy of parameter {number}", centre, scale, which)
+        parts = np.split(places, np.cumsum(layers)[:-1], axis=1)
+        groups |= {f" of parameter {n}": part.ravel() for n, part in enumerate(parts) if part.size >= MIN_ENERGY}
+    for name, which in groups.items():
+        yield _energy(released, f"energy{name}", centre[which], scale[which], which)
+
+
+def _energy(released: str, name: str, centre: FloatVector, scale: FloatVector, which: NDArray[np.int64]) -> Statistic:
+    """The logarithm of the mean square of some standardised numbers."""
+
+    def energy(run: Mapping[str, FloatVector]) -> float:
+        return float(np.log(np.mean(((run[released][which] - centre) / scale) ** 2) + 1e-12))
+
+    return Statistic(released, name, "energy", energy)

@@ -11,7 +11,6 @@ The round is executed by the two halves of `tacit.core`; what the adversary does
 attack receives the rest.
 """
 
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal, get_args
@@ -19,34 +18,28 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
+from tacit.attacks.auditing import GivenUpdates
 from tacit.core import (
     ClientKeys,
     ClientRound,
     DenseRows,
-    Descent,
     Key,
     Messages,
     Method,
-    Perturbation,
     Round,
-    Rows,
     SimulatedRound,
     State,
     View,
     Wave,
 )
 from tacit.core.client_half import make_messages
-from tacit.core.rows import ClippedSum
 from tacit.core.server_half import (
-    aggregate_messages,
     broadcast,
     client_view,
-    finish_round,
     reject_unusable,
-    released_sum,
+    server_side,
 )
 from tacit.core.state import SERVER
-from tacit.core.wave import Shapes
 from tacit.errors import UserError
 from tacit.pieces.trainers import DpSgd, RecordGradient
 
@@ -87,20 +80,16 @@ class Observation:
 
     def per_client(self) -> "tuple[ClientObservation, ...]":
         """Observations of single clients; empty if every tensor combines several clients."""
-        return tuple(self._per_client())
-
-    def _per_client(self) -> Iterator["ClientObservation"]:
         if self.messages is not None:
-            rows = self.messages.rows.dense()
-            for client, row in zip(self.messages.clients.tolist(), rows, strict=True):
-                yield ClientObservation(self, client, row, self._nearest_hypothesis(row))
-        elif self.contributors == 1 and self.total is not None:  # a sum of one message is that message
-            yield ClientObservation(self, 0, self.total, self._nearest_hypothesis(self.total))
-        elif self.contributors == 1:
-            change = _hypotheses(self.after) - _hypotheses(self.before.weights)
-            changed = int(change.norm(dim=1).argmax())
-            start = _hypotheses(self.before.weights)[changed]
-            yield ClientObservation(self, 0, change[changed], start, decoded=True)
+            rows = zip(self.messages.clients.tolist(), self.messages.rows.dense(), strict=True)
+            return tuple(ClientObservation(self, client, row, self._nearest_hypothesis(row)) for client, row in rows)
+        if self.contributors != 1:
+            return ()
+        if self.total is not None:  # a sum of one message is that message
+            return (ClientObservation(self, 0, self.total, self._nearest_hypothesis(self.total)),)
+        change = _hypotheses(self.after) - _hypotheses(self.before.weights)
+        changed = int(change.norm(dim=1).argmax())
+        return (ClientObservation(self, 0, change[changed], _hypotheses(self.before.weights)[changed], decoded=True),)
 
     def _nearest_hypothesis(self, row: Tensor) -> Tensor:
         """The hypothesis from which a message was most likely trained."""
@@ -170,11 +159,8 @@ def observe(method: Method, state: State, wave: Wave, now: SimulatedRound, adver
     if adversary not in ADVERSARIES:
         raise UserError(f"Expected adversary in {', '.join(ADVERSARIES)}, got {adversary!r}.")
     sent = make_messages(method, client_view(method, broadcast(method, state, now), state, now), wave, now)
-    accepted, report = reject_unusable(sent, method.max_norm(sent.rows.dim))
-    with method.channel.open(method, now.population) as conversation:
-        total = aggregate_messages(method, conversation, state, accepted, now)
-        released = released_sum(method, conversation, total, now)
-        after = finish_round(method, conversation, state, total, now).weights
+    _, report = reject_unusable(sent, method.max_norm(sent.rows.dim))
+    after, released = server_side(method, state, sent, now)
     is_server = adversary == "server"
     memory = {name: value for name, value in state.memory.items() if is_server or not name.startswith(SERVER)}
     messages_visible = method.channel.messages_seen_by == "server"
@@ -184,7 +170,7 @@ def observe(method: Method, state: State, wave: Wave, now: SimulatedRound, adver
         method=method,
         now=Round(now.index, now.population, now.expected_cohort, now.cohort, now.shared),
         before=replace(state, memory=memory),
-        after=after,
+        after=after.weights,
         messages=sent if messages_visible and adversary in ("server", "network") else None,
         total=released.total if sum_visible and released.weight > 0 else None,
         contributors=len(report.delivered) if released.weight > 0 else 0,
@@ -214,20 +200,13 @@ class LocalSteps:
     weight_decay: float = 0.0
     mask: Tensor | None = None
 
-    @classmethod
-    def of(cls, how: Descent, samples: int) -> "LocalSteps":
-        """The steps of a descent at a client with this many samples."""
-        batch = min(how.batch_size or samples, samples)
-        steps = (how.epochs or 0) * -(-samples // batch) if how.steps is None else how.steps
-        return cls(how.lr, steps, how.clip, weight_decay=how.weight_decay, mask=how.mask)
-
 
 def local_training(method: Method, state: State, now: Round, samples: int = 1) -> LocalSteps:
     """How a client with so many samples trains, which the protocol makes public; found out without any client's data.
 
     Batches of records are taken to have all of them: of a small client they do.
     """
-    trainer, probe = method.trainer, _Probe(state.shapes)
+    trainer = method.trainer
     view = client_view(method, broadcast(method, state, now), state, now)
     match trainer:
         case RecordGradient():
@@ -237,39 +216,15 @@ def local_training(method: Method, state: State, now: Round, samples: int = 1) -
             mask, steps = view.mask if trainer.masked else None, trainer.steps_of(samples)
             return LocalSteps(lr, steps, trainer.clip, expected, trainer.momentum, trainer.weight_decay, mask)
     at_client = ClientRound(now.index, now.population, now.expected_cohort, now.cohort, now.shared, WITHHELD)
+    one = torch.zeros(1, dtype=torch.int64)
+    probe = GivenUpdates(one, torch.zeros(1, state.dim), one.bool(), state.shapes)
     trainer.train(view, probe, at_client)
-    if probe.how is None:
+    if not probe.asked:
         raise UserError(f"Expected a trainer that uses gradient descent, but {type(trainer).__name__} does not.")
-    return LocalSteps.of(probe.how, samples)
-
-
-class _Probe:
-    """A wave of one client without data, which records how it is asked to train."""
-
-    def __init__(self, shapes: Shapes) -> None:
-        self.how: Descent | None = None
-        self.clients = self.samples = self.units = torch.zeros(1, dtype=torch.int64)
-        self.shapes = shapes
-
-    def descend(self, weights: Tensor, how: Descent) -> Rows:
-        self.how = self.how or how  # the first call is the training on the client's data, before any pruning
-        return DenseRows(weights.new_zeros(1, weights.shape[-1]))
-
-    def clipped_sums(
-        self, weights: Tensor, batches: Sequence[Tensor], clip: float, mask: Tensor | None
-    ) -> list[ClippedSum]:
-        length = weights.shape[-1] if mask is None else len(mask)
-        zeros = weights.new_zeros(length, dtype=torch.float64)
-        return [ClippedSum(zeros, zeros[:0])]
-
-    def perturbed_scores(self, weights: Tensor, perturbation: Perturbation) -> Tensor:
-        return weights.new_zeros(1, 1 + perturbation.count, dtype=torch.float64)
-
-    def losses(self, hypotheses: Tensor) -> Tensor:
-        return hypotheses.new_zeros(1, len(hypotheses))
-
-    def keep(self, which: Tensor) -> Wave:
-        return self
+    how = probe.asked[0]  # the first is the training on the client's data, before any pruning
+    batch = min(how.batch_size or samples, samples)
+    steps = (how.epochs or 0) * -(-samples // batch) if how.steps is None else how.steps
+    return LocalSteps(how.lr, steps, how.clip, weight_decay=how.weight_decay, mask=how.mask)
 
 
 def _hypotheses(weights: Tensor) -> Tensor:

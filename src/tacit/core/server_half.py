@@ -200,3 +200,13 @@ def apply_release(method: Method, state: State, noisy: Sum, now: ServerRound) ->
 def released_sum(method: Method, conversation: Conversation, total: Sum, now: ServerRound) -> Sum:
     """The round's sum as the channel releases it to the server, with the mechanism's noise added."""
     return conversation.release(total, now, lambda opened: method.mechanism.after_sum(opened, now))
+
+
+def server_side(method: Method, state: State, messages: Messages, now: ServerRound) -> tuple[State, Sum]:
+    """The state after a round whose messages are all at hand, in a conversation of this round alone, and the sum."""
+    accepted, _ = reject_unusable(messages, method.max_norm(messages.rows.dim))
+    with method.channel.open(method, now.population) as conversation:
+        total = aggregate_messages(method, conversation, state, accepted, now)
+        noisy = released_sum(method, conversation, total, now)
+    after = method.mechanism.update_state(state, total, now) if noisy.weight > 0 else state
+    return apply_release(method, after, noisy, now), noisy

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from msgspec import Meta, Struct
+from msgspec.structs import asdict
 
 from tacit.core import Turnout
 from tacit.core.files import ChainedFile
@@ -107,20 +108,9 @@ class Configuration:
 
     def to_bytes(self) -> bytes:
         """As JSON; equal configurations give equal bytes."""
-        table = {
-            "format": _FORMAT,
-            "tacit": version("tacit"),
-            "run": self.run.hex(),
-            "method": self.method,
-            "population": self.population,
-            "directory": {str(client): self.directory[client].hex() for client in sorted(self.directory)},
-            "rounds": self.rounds,
-            "parameters": self.parameters,
-            "memory": None if self.memory is None else self.memory.hex(),
-            "host": self.host.hex(),
-            "seed": self.seed,
-        }
-        return (json.dumps(table, indent=1) + "\n").encode()
+        table = {"format": _FORMAT, "tacit": version("tacit"), **vars(self)}
+        table["directory"] = dict(sorted(self.directory.items()))
+        return (json.dumps(table, indent=1, default=bytes.hex) + "\n").encode()
 
     @classmethod
     def from_bytes(cls, data: bytes) -> "Configuration":
@@ -129,17 +119,10 @@ class Configuration:
         document = read_json(data, _Document, source, version=_FORMAT)
         if document.tacit != version("tacit"):
             raise UserError(f"The configuration is for Tacit {document.tacit}; this is {version('tacit')}.")
-        return cls(
-            run=bytes.fromhex(document.run),
-            method=document.method,
-            population=document.population,
-            directory=_keys(document.directory),
-            rounds=document.rounds,
-            parameters=document.parameters,
-            memory=None if document.memory is None else bytes.fromhex(document.memory),
-            host=bytes.fromhex(document.host),
-            seed=document.seed,
-        )
+        table = {name: value for name, value in asdict(document).items() if name not in {"format", "tacit"}}
+        for name in ("run", "memory", "host"):
+            table[name] = None if table[name] is None else bytes.fromhex(table[name])
+        return cls(**{**table, "directory": _keys(document.directory)})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,12 +132,8 @@ class EnclaveSession(Session):
     A client builds it from what it received itself.
 
     Attributes:
-        run: 16 bytes that are unique to the run.
-        round: index of the round.
-        model: SHA-256 of the broadcast.
         dim: length of an update.
         weighted: whether the number of samples is sent with it.
-        config: the digest of the enclave's configuration.
         head: of the release log before this round.
         key: the enclave's attested public key.
     """

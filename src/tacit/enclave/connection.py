@@ -54,40 +54,37 @@ def serve(connection: socket.socket, answer: Callable[[bytes], bytes], limit: in
 
     Bytes that are not a frame end the connection, because the start of the next frame is unknown; the process stays.
     """
-    with connection:
+    with connection, suppress(OSError, EOFError):
         while True:
             try:
                 request = enclave_messages.receive(lambda count: _read(connection, count), limit)
-            except (OSError, EOFError):
-                return
             except ProtocolError as error:
-                _send(connection, enclave_messages.pack(MessageType.REFUSED, str(error).encode()))
+                connection.sendall(enclave_messages.pack(MessageType.REFUSED, str(error).encode()))
                 return
-            if not _send(connection, answer(request)):
-                return
+            connection.sendall(answer(request))
 
 
-def socket_address(address: str) -> tuple[str, int] | str:
-    """`HOST:PORT` as host and port; anything else is the path of a local socket.
+def _host_and_port(address: str) -> tuple[str, int] | None:
+    """Those of `HOST:PORT`; None for anything else, which is the path of a local socket.
 
     Example:
-        >>> socket_address("127.0.0.1:7070"), socket_address("enclave.sock")
-        (('127.0.0.1', 7070), 'enclave.sock')
+        >>> _host_and_port("127.0.0.1:7070"), _host_and_port("enclave.sock")
+        (('127.0.0.1', 7070), None)
     """
     host, colon, port = address.rpartition(":")
-    return (host, int(port)) if colon and port.isdigit() else address
+    return (host, int(port)) if colon and port.isdigit() else None
 
 
 def reach(address: str, timeout: float = HANDSHAKE) -> socket.socket:
     """A socket that is connected to the enclave at this address; raises `EnclaveUnavailableError` if there is none."""
-    found = socket_address(address)
+    remote = _host_and_port(address)
     try:
-        if not isinstance(found, str):
-            return socket.create_connection(found, timeout)
+        if remote is not None:
+            return socket.create_connection(remote, timeout)
         connection = socket.socket(socket.AF_UNIX)
         with ExitStack() as unless_connected:
             unless_connected.callback(connection.close)
-            connection.connect(found)
+            connection.connect(address)
             unless_connected.pop_all()
         return connection
     except OSError as error:
@@ -98,10 +95,10 @@ def reach(address: str, timeout: float = HANDSHAKE) -> socket.socket:
 
 def listener(address: str) -> socket.socket:
     """A listening socket at this address; a local one can be reached by its owner only."""
-    found = socket_address(address)
+    remote = _host_and_port(address)
     try:
-        if not isinstance(found, str):
-            return socket.create_server(found)
+        if remote is not None:
+            return socket.create_server(remote)
         local = socket.socket(socket.AF_UNIX)
         _remove_abandoned(address)
         local.bind(address)  # nobody can connect before `listen`
@@ -236,14 +233,6 @@ def _disconnect(connection: socket.socket) -> None:
     """Wake the thread that reads from it, which then closes it."""
     with suppress(OSError):
         connection.shutdown(socket.SHUT_RDWR)
-
-
-def _send(connection: socket.socket, reply: bytes) -> bool:
-    try:
-        connection.sendall(reply)
-    except OSError:
-        return False
-    return True
 
 
 def _read(connection: socket.socket, count: int) -> bytes:

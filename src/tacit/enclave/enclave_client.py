@@ -144,17 +144,10 @@ def join_run(
     head: bytes = GENESIS,
     entropy: Entropy = crypto.system_entropy,
 ) -> EnclaveClientState:
-    """The state of a client that takes part in a run.
+    """The state of a client that takes part in a run, with these attributes of `EnclaveClientState`.
 
-    Args:
-        run: the run's identifier, 16 bytes.
-        client: its number.
-        config: the digest of the configuration that it agreed to.
-        policy: which enclaves it accepts.
-        identity: its Ed25519 secret; the public half is in the configuration's directory.
-        limit: in how many rounds it takes part at most: `Configuration.rounds`, or fewer.
-        head: the last release-log head that it saw, if it took part in this run before.
-        entropy: source of its secrets: the operating system's everywhere but in tests.
+    Its public identity is in the configuration's directory; `limit` is `Configuration.rounds`, or fewer; `head` is
+    given if it took part in this run before. `entropy` is the operating system's everywhere but in tests.
     """
     expect(len(run) == RUN, f"a run of {RUN} bytes, got {len(run)}")
     expect(len(config) == len(identity) == len(head) == KEY, f"configuration, identity and head of {KEY} bytes")
@@ -200,19 +193,20 @@ def answer(state: EnclaveClientState, request: bytes) -> tuple[EnclaveClientStat
         ProtocolError: the request is malformed, out of turn, or not safe to answer.
     """
     frame = enclave_messages.unpack(request, MAX_REQUEST)
+    steps = {
+        MessageType.CHALLENGE: _challenge,
+        MessageType.PRESENT_EVIDENCE: _check_evidence,
+        MessageType.REQUEST_UPLOAD: _upload,
+    }
+    if frame.kind not in steps:
+        raise ProtocolError(f"Expected a request to a client, got a message of type {frame.kind.label}.")
     reader = Reader(frame.body)
-    match frame.kind:
-        case MessageType.CHALLENGE:
-            return _challenge(state, reader)
-        case MessageType.PRESENT_EVIDENCE:
-            return _check_evidence(state, reader)
-        case MessageType.REQUEST_UPLOAD:
-            return _upload(state, reader)
-    raise ProtocolError(f"Expected a request to a client, got a message of type {frame.kind.label}.")
+    after, reply = steps[frame.kind](state, reader)
+    reader.expect_end()  # nothing of a longer message was stored or sent
+    return after, reply
 
 
-def _challenge(state: EnclaveClientState, reader: Reader) -> tuple[EnclaveClientState, bytes]:
-    reader.expect_end()
+def _challenge(state: EnclaveClientState, _: Reader) -> tuple[EnclaveClientState, bytes]:
     nonce = crypto.derive(state.root, "nonce", pack_number(state.nonces), state.client)
     reply = enclave_messages.pack(MessageType.NONCE, nonce + state.head)
     return replace(state, nonces=state.nonces + 1, nonce=nonce), reply
@@ -220,7 +214,6 @@ def _challenge(state: EnclaveClientState, reader: Reader) -> tuple[EnclaveClient
 
 def _check_evidence(state: EnclaveClientState, reader: Reader) -> tuple[EnclaveClientState, bytes]:
     evidence = Evidence.read(reader)
-    reader.expect_end()
     if not state.nonce:
         raise ProtocolError("Received evidence, but this client has no open challenge.")
     if state.now is None:

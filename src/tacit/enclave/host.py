@@ -132,9 +132,7 @@ class _Host:
             return ReplyStatus.ACCEPTED if frame.kind is expected else ReplyStatus.MALFORMED
 
         def read(_: int, reader: Reader) -> bytes:
-            body = reader.take(length)
-            reader.expect_end()
-            return body
+            return reader.take(length)
 
         requests = {client: enclave_messages.pack(kind, body) for client, body in bodies.items()}
         return (yield from Exchange(kind, requests, enclave_messages.unpack, check, read).run(self.transcript))

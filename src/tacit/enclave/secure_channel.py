@@ -48,7 +48,8 @@ class ChannelIdentity:
     @classmethod
     def of(cls, secret: bytes) -> Self:
         """The identity with this Ed25519 secret."""
-        return cls(certificate(secret), private_pem(secret))
+        key = Ed25519PrivateKey.from_private_bytes(secret)
+        return cls(certificate(secret), key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
 
     @classmethod
     def fresh(cls, entropy: Entropy = crypto.system_entropy) -> Self:
@@ -182,9 +183,3 @@ def read_certificate(data: bytes) -> bytes:
         return load(data).public_bytes(Encoding.DER)
     except (ValueError, x509.InvalidVersion) as error:
         raise ProtocolError("Expected an X.509 certificate in PEM or DER, got other bytes.") from error
-
-
-def private_pem(secret: bytes) -> bytes:
-    """The secret of an Ed25519 identity in PEM."""
-    key = Ed25519PrivateKey.from_private_bytes(secret)
-    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())

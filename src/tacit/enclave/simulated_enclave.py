@@ -12,11 +12,8 @@ import sys
 import time
 from collections import defaultdict
 from contextlib import suppress
-from types import TracebackType
-from typing import Self
 
 import torch
-from torch import Tensor
 
 from tacit.core import Key, Messages, Method, Round, ServerRound, State, Sum
 from tacit.core.code_digest import code_measurement
@@ -74,7 +71,7 @@ def simulated_host(seed: int) -> ChannelIdentity:
 
 
 class SimulatedEnclave:
-    """The enclave's process, the host and the clients of a run. Use it in a `with` statement.
+    """The enclave's process, the host and the clients of a run. Close it after the run (`contextlib.closing`).
 
     Attributes:
         released: the enclave's last aggregate.
@@ -93,19 +90,13 @@ class SimulatedEnclave:
         self._clients = LocalClients(EnclaveClientState, self._join, _at_this_time, answer)
         self._heads: Heads = {}
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.close()
-
     def close(self) -> None:
         """Stop the process."""
         stop(self.process, self.connection)
 
     def run_round(self, state: State, messages: Messages, now: Round) -> EnclaveRelease:
         """What the enclave releases of a round; raises `EnclaveUnavailableError` if its process ends."""
-        model = _digest(state.weights)
+        model = hashlib.sha256(state.weights.detach().cpu().contiguous().numpy().tobytes()).digest()
         self.seconds = defaultdict(float)
         self._encode(messages, now, model)
         noise_key = now.server.value if isinstance(now, ServerRound) else b""
@@ -179,7 +170,3 @@ def stop(process: "subprocess.Popen[bytes]", connection: EnclaveConnection) -> N
     if process.poll() is None:
         process.kill()
         process.wait()
-
-
-def _digest(weights: Tensor) -> bytes:
-    return hashlib.sha256(weights.detach().cpu().contiguous().numpy().tobytes()).digest()

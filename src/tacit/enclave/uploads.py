@@ -111,15 +111,10 @@ class Upload:
 
 
 def seal(session: EnclaveSession, client: int, identity: bytes, root: bytes, plaintext: bytes) -> bytes:
-    """A client's upload.
+    """A client's upload of a plaintext, signed with its Ed25519 secret.
 
-    Args:
-        session: as this client sees it.
-        client: its number.
-        identity: its Ed25519 secret.
-        root: from which its fresh keys derive. They also depend on the plaintext: encrypting another plaintext in the
-            same session uses another key.
-        plaintext: for the enclave.
+    Its fresh keys derive from the root, and depend on the plaintext, too: another plaintext in the same session is
+    encrypted with another key.
     """
     context = session.context
     secret = crypto.load_key(crypto.derive(root, "upload key", crypto.digest("plain", context, plaintext), client))

@@ -140,15 +140,13 @@ class ClientState(Protocol):
 State = TypeVar("State", bound=ClientState)
 
 
-class ClientStep(Protocol[State]):
-    """How a client answers: a pure function.
+ClientStep = Callable[[State, bytes], tuple[State, bytes]]
+"""How a client answers: a pure function.
 
-    What a client knows itself (its vector, its upload, the time) is set in its state before the step. A request that is
-    not safe to answer raises `ProtocolError`; the client then leaves the round. The new state is stored before the
-    reply is sent: an old state must not answer a second time.
-    """
-
-    def __call__(self, state: State, request: bytes, /) -> tuple[State, bytes]: ...
+What a client knows itself (its vector, its upload, the time) is set in its state before the step. A request that is not
+safe to answer raises `ProtocolError`; the client then leaves the round. The new state is stored before the reply is
+sent: an old state must not answer a second time.
+"""
 
 
 def pack_state(protocol: ProtocolId, *fields: bytes) -> bytes:
@@ -253,7 +251,7 @@ class Exchange(Generic[Kind, AnyFrame, _T]):
         requests: by client.
         unpack: parses a reply; raises `ProtocolError` if it is not a frame.
         check: whether a frame is of this sender and for this exchange.
-        read: the content of a reply; raises `ProtocolError` if it is malformed.
+        read: the content of a reply; raises `ProtocolError` if it is malformed. What it leaves unread is an error.
     """
 
     kind: Kind
@@ -284,7 +282,10 @@ class Exchange(Generic[Kind, AnyFrame, _T]):
                 return status
             if sender not in self.requests or sender in accepted:
                 return ReplyStatus.DUPLICATE if sender in accepted else ReplyStatus.UNEXPECTED_SENDER
-            accepted[sender] = self.read(sender, Reader(frame.body))
+            reader = Reader(frame.body)
+            found = self.read(sender, reader)
+            reader.expect_end()
+            accepted[sender] = found
         except ProtocolError:
             return ReplyStatus.MALFORMED
         transcript.up[frame.kind][sender] = len(data)

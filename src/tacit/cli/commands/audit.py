@@ -1,7 +1,6 @@
 """`tacit audit`: print a lower bound on ε with the claim."""
 
 import argparse
-from collections.abc import Iterator
 from dataclasses import asdict
 
 from tacit.attacks.auditing import Audit, one_run
@@ -42,14 +41,10 @@ def _find(audit: Audit, claim: Claim, args: argparse.Namespace) -> Found:
     key = Key.from_seed(args.seed, "audit")
     if args.canaries:
         return one_run(audit, args.canaries, key)
-    found: list[AuditEvidence] = []
-
-    def steps() -> Iterator[int]:
-        found.append((yield from Search(audit, claim, args.runs, key).steps()))
-
-    for _ in track(steps(), args.runs, f"audit {args.method}: run"):
+    searching = Search(audit, claim, args.runs, key)
+    for _ in track(searching.steps(), args.runs, f"audit {args.method}: run"):
         pass
-    return found[0]
+    return searching.evidence
 
 
 def _document(args: argparse.Namespace, result: AuditResult, found: Found, power: Power | None) -> dict[str, object]:

@@ -27,21 +27,24 @@ def quote_kind(quote: bytes) -> QuoteKind | None:
     return types.get(struct.unpack_from("<I", quote, 4)[0]) if len(quote) >= _HEADER else None
 
 
-class DcapVerifier:
-    """Reads SGX and TDX quotes whose certificate chain ends at Intel's root."""
-
-    def claims(self, quote: bytes, collateral: bytes, now: int) -> Claims:
-        _check_length(quote)
-        dcap_qvl = _library()
-        try:
-            parsed = dcap_qvl.QuoteCollateralV3.from_json(collateral.decode())
-            report = json.loads(dcap_qvl.verify(quote, parsed, now).to_json())
-            issued = min(_issued(parsed.tcb_info), _issued(parsed.qe_identity))
-        except (ValueError, KeyError, TypeError) as error:
-            raise ProtocolError(f"The quote is not valid: {' '.join(str(error).split())}.") from error
-        ((report_type, body),) = report["report"].items()
-        common = {"status": report["status"], "advisories": tuple(report["advisory_ids"]), "issued": issued}
-        return _sgx(body, common) if report_type == "SgxEnclave" else _tdx(body, common)
+def read_dcap(quote: bytes, collateral: bytes, now: int) -> Claims:
+    """The content of an SGX or TDX quote whose certificate chain ends at Intel's root."""
+    _check_length(quote)
+    dcap_qvl = _library()
+    try:
+        parsed = dcap_qvl.QuoteCollateralV3.from_json(collateral.decode())
+        report = json.loads(dcap_qvl.verify(quote, parsed, now).to_json())
+        issued = min(_issued(parsed.tcb_info), _issued(parsed.qe_identity))
+    except (ValueError, KeyError, TypeError) as error:
+        raise ProtocolError(f"The quote is not valid: {' '.join(str(error).split())}.") from error
+    ((report_type, body),) = report["report"].items()
+    common = {
+        "report_data": bytes.fromhex(body["report_data"]),
+        "status": report["status"],
+        "advisories": tuple(report["advisory_ids"]),
+        "issued": issued,
+    }
+    return _sgx(body, common) if report_type == "SgxEnclave" else _tdx(body, common)
 
 
 def _library() -> Any:
@@ -61,7 +64,6 @@ def _sgx(body: Mapping[str, Any], common: Mapping[str, Any]) -> Claims:
         signer=body["mr_signer"],
         svn=int(body["isv_svn"]),
         debug=bool(bytes.fromhex(body["attributes"])[0] & _SGX_DEBUG),
-        report_data=bytes.fromhex(body["report_data"]),
         **common,
     )
 
@@ -73,10 +75,7 @@ def _tdx(body: Mapping[str, Any], common: Mapping[str, Any]) -> Claims:
         kind=QuoteKind.TDX,
         measurement=hashlib.sha384(bytes.fromhex("".join(registers.values()))).hexdigest(),
         registers=registers,
-        signer="",
-        svn=0,
         debug=bytes.fromhex(body["td_attributes"])[0] != 0,  # the whole group "TD under debug"
-        report_data=bytes.fromhex(body["report_data"]),
         **common,
     )
 

@@ -126,12 +126,12 @@ class Claims:
     kind: QuoteKind
     measurement: str
     registers: Mapping[str, str]
-    signer: str
-    svn: int
+    signer: str = ""
+    svn: int = 0
     debug: bool
     report_data: bytes
     status: str
-    advisories: tuple[str, ...]
+    advisories: tuple[str, ...] = ()
     issued: int
 
 

@@ -17,6 +17,7 @@ from tacit.errors import UserError, expect
 _DEVICE = Path("/dev/attestation")
 _THREADS = 32  # 24 connections, the one that accepts them, and a few of the libraries
 _GIB = 1 << 30
+_INTERPRETER = os.path.realpath(sys.executable)
 _LIBRARIES = ("/lib/x86_64-linux-gnu", "/usr/lib/x86_64-linux-gnu")
 
 
@@ -64,10 +65,10 @@ def render_manifest(config: Path, listen: str, parameters: int, cohort: int) -> 
         "# Next: gramine-manifest FILE enclave.manifest, gramine-sgx-sign, gramine-sgx enclave. The measurement that",
         "# gramine-sgx-sign prints (mr_enclave) belongs in the clients' policies.",
         'loader.entrypoint.uri = "file:{{ gramine.libos }}"',
-        f"libos.entrypoint = {_quoted(_interpreter())}",
-        f"loader.argv = {_quoted(_arguments(config, listen))}",
+        f"libos.entrypoint = {json.dumps(_INTERPRETER)}",
+        f"loader.argv = {json.dumps(_arguments(config, listen))}",
         'loader.log_level = "error"',
-        *(f"loader.env.{name} = {_quoted(value)}" for name, value in _environment().items()),
+        *(f"loader.env.{name} = {json.dumps(value)}" for name, value in _environment().items()),
         "fs.mounts = [",
         *(f"  {mount}," for mount in _mounts(config)),
         "]",
@@ -78,7 +79,7 @@ def render_manifest(config: Path, listen: str, parameters: int, cohort: int) -> 
         "sgx.trusted_files = [",
         '  "file:{{ gramine.libos }}",',
         '  "file:{{ gramine.runtimedir() }}/",',
-        *(f"  {_quoted(f'file:{path}')}," for path in _trusted(config)),
+        *(f"  {json.dumps(f'file:{path}' + '/' * os.path.isdir(path))}," for path in _roots(config)),
         "]",
         "sgx.allowed_files = []",
     )
@@ -96,7 +97,7 @@ def _environment() -> dict[str, str]:
 
 
 def _mounts(config: Path) -> list[str]:
-    plain = [f"{{ path = {_quoted(path)}, uri = {_quoted(f'file:{path}')} }}" for path in _roots(config)]
+    plain = [f"{{ path = {json.dumps(path)}, uri = {json.dumps(f'file:{path}')} }}" for path in _roots(config)]
     return [
         '{ path = "/lib", uri = "file:{{ gramine.runtimedir() }}" }',
         '{ path = "/tmp", type = "tmpfs" }',
@@ -105,30 +106,17 @@ def _mounts(config: Path) -> list[str]:
     ]
 
 
-def _trusted(config: Path) -> list[str]:
-    """Files, and directories with a trailing slash."""
-    return [path + "/" if os.path.isdir(path) else path for path in _roots(config)]
-
-
 def _roots(config: Path) -> list[str]:
     """Everything that is loaded; a path inside another one is omitted."""
     paths = sysconfig.get_paths()
-    wanted = {_interpreter(), paths["stdlib"], paths["platstdlib"], paths["purelib"], paths["platlib"], *_LIBRARIES}
+    wanted = {_INTERPRETER, paths["stdlib"], paths["platstdlib"], paths["purelib"], paths["platlib"], *_LIBRARIES}
     wanted |= {str(Path(__file__).parents[2]), str(config.absolute())}
     if sys.prefix != sys.base_prefix:  # a virtual environment, which Python recognises by its pyvenv.cfg
         wanted.add(sys.prefix)
     return [path for path in sorted(wanted) if not any(path.startswith(other + "/") for other in wanted)]
 
 
-def _interpreter() -> str:
-    return os.path.realpath(sys.executable)
-
-
 def _enclave_size(parameters: int, cohort: int) -> int:
     """A power of two: 1 GiB for the interpreter, the cohort's updates, and four vectors of working memory."""
     needed = _GIB + 4 * parameters * (cohort + 4)
     return 1 << (needed - 1).bit_length()
-
-
-def _quoted(value: str | list[str]) -> str:
-    return json.dumps(value)

@@ -33,29 +33,24 @@ class SimulatedAttestor:
         return content + crypto.sign(self._secret, content)
 
 
-class SimulatedVerifier:
-    """Reads simulated quotes."""
-
-    def claims(self, quote: bytes, collateral: bytes, now: int) -> Claims:
-        reader = Reader(quote)
-        if reader.take(len(_LABEL)) != _LABEL:
-            raise ProtocolError("The quote is not valid: it is not a simulated one.")
-        measurement, report_data = reader.take(crypto.KEY).hex(), reader.take(REPORT_DATA)
-        identity, signature = reader.take(crypto.KEY), reader.take(crypto.SIGNATURE)
-        reader.expect_end()
-        crypto.verify(identity, signature, quote[: -crypto.SIGNATURE])
-        return Claims(
-            kind=QuoteKind.SIMULATION,
-            measurement=measurement,
-            registers={"sources": measurement},
-            signer="",
-            svn=0,
-            debug=False,
-            report_data=report_data,
-            status="Simulated",
-            advisories=(),
-            issued=now,
-        )
+def read_simulated(quote: bytes, _: bytes, now: int) -> Claims:
+    """The content of a simulated quote, which needs no collateral."""
+    reader = Reader(quote)
+    if reader.take(len(_LABEL)) != _LABEL:
+        raise ProtocolError("The quote is not valid: it is not a simulated one.")
+    measurement, report_data = reader.take(crypto.KEY).hex(), reader.take(REPORT_DATA)
+    identity, signature = reader.take(crypto.KEY), reader.take(crypto.SIGNATURE)
+    reader.expect_end()
+    crypto.verify(identity, signature, quote[: -crypto.SIGNATURE])
+    return Claims(
+        kind=QuoteKind.SIMULATION,
+        measurement=measurement,
+        registers={"sources": measurement},
+        debug=False,
+        report_data=report_data,
+        status="Simulated",
+        issued=now,
+    )
 
 
 def is_simulated(quote: bytes) -> bool:

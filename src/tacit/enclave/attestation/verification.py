@@ -3,7 +3,7 @@
 The terms are those of RFC 9334 (RATS): an attester produces evidence, a verifier appraises it by its own policy.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -11,45 +11,31 @@ from typing import Protocol
 
 from tacit.core.serialization import read_toml
 from tacit.enclave.attestation import dcap
-from tacit.enclave.attestation.dcap import DcapVerifier
+from tacit.enclave.attestation.dcap import read_dcap
 from tacit.enclave.attestation.evidence import Claims, Evidence, QuoteKind
-from tacit.enclave.attestation.simulated_quotes import SIMULATED, SimulatedVerifier, is_simulated
+from tacit.enclave.attestation.simulated_quotes import SIMULATED, is_simulated, read_simulated
 from tacit.errors import ProtocolError, UserError, expect
 
 DAY = 86_400  # seconds
 
 
 class Attestor(Protocol):
-    """Inside the enclave: produces quotes."""
+    """Inside the enclave: produces quotes of one kind, and collateral for their verification, which may be empty."""
 
-    @property
-    def kind(self) -> QuoteKind:
-        """The kind of its quotes."""
-        ...
-
-    @property
-    def collateral(self) -> bytes:
-        """Sent with every quote for its verification; may be empty."""
-        ...
+    kind: QuoteKind
+    collateral: bytes
 
     def quote(self, report_data: bytes) -> bytes:
         """A quote over exactly 64 bytes."""
         ...
 
 
-class Verifier(Protocol):
-    """On a client: reads quotes of one kind."""
-
-    def claims(self, quote: bytes, collateral: bytes, now: int) -> Claims:
-        """The content of a quote; raises `ProtocolError` unless its signatures are valid at this time."""
-        ...
-
-
-VERIFIERS: Mapping[QuoteKind, Verifier] = {
-    QuoteKind.SGX: DcapVerifier(),
-    QuoteKind.TDX: DcapVerifier(),
-    QuoteKind.SIMULATION: SimulatedVerifier(),
+_VERIFIERS: Mapping[QuoteKind, Callable[[bytes, bytes, int], Claims]] = {
+    QuoteKind.SGX: read_dcap,
+    QuoteKind.TDX: read_dcap,
+    QuoteKind.SIMULATION: read_simulated,
 }
+"""They read a quote, by its collateral; one whose signatures are not valid at this time is a `ProtocolError`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -194,18 +180,13 @@ def quote_kind(quote: bytes) -> QuoteKind:
 def verify_quote(
     kind: QuoteKind, quote: bytes, collateral: bytes, policy: AttestationPolicy, now: int, expected: bytes | None
 ) -> AttestationResult:
-    """Check a quote by itself.
+    """Check a quote of a declared kind by itself.
 
-    Args:
-        kind: its declared kind.
-        quote: as the attestor produced it.
-        collateral: the vendor's statements.
-        policy: what is allowed.
-        now: the time, in seconds since 1970; for stored quotes, a time at which their collateral was valid.
-        expected: the report data it must have; None: they are not compared.
+    `now` is in seconds since 1970; for stored quotes, a time at which their collateral was valid. `expected` are the
+    report data that it must have; None: they are not compared.
     """
     try:
-        claims = VERIFIERS[kind].claims(quote, collateral, now)
+        claims = _VERIFIERS[kind](quote, collateral, now)
     except ProtocolError as error:
         return AttestationResult(kind=kind, violations=(str(error),), claims=None, compared=False, verified_at=now)
     return check_claims(kind, claims, policy, now, expected)

@@ -1,7 +1,7 @@
 """Aggregation in an attested enclave as a channel: the server learns only what the enclave releases."""
 
 from collections.abc import Generator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import ceil
@@ -115,7 +115,7 @@ class Enclave(Channel):
         if not self.conversation or seed is None:
             yield EnclaveConversation(self)
             return
-        with SimulatedEnclave(method, self.message_format, population, seed) as process:
+        with closing(SimulatedEnclave(method, self.message_format, population, seed)) as process:
             yield EnclaveConversation(self, process)
 
     def check_messages(self, method: Method) -> None:

@@ -245,7 +245,7 @@ def _previous(nonce: bytes) -> bytes:
 
 
 def roster_digest(context: bytes, leaves: dict[int, bytes]) -> bytes:
-    """The digest on which all rosters must agree: who announced, with which keys and which commitments."""
+    """The digest on which all rosters must agree: who announced, and the digest of its keys with its commitment."""
     return crypto.digest("roster", context, _joined(leaves))
 
 
@@ -254,16 +254,9 @@ def keys_digest(keys: bytes) -> bytes:
     return hashlib.sha256(b"tacit keys" + keys).digest()
 
 
-def roster_leaf(digest: bytes, committed: bytes) -> bytes:
-    """One client's part of the roster: the digest of its keys, and what it committed to."""
-    return digest + committed
-
-
 def draw_order(roster: bytes, nonces: dict[int, bytes]) -> bytes:
     """The seed of the clients' order, from the roster and the opened links; empty for a complete graph."""
-    if not nonces:
-        return b""
-    return crypto.digest("order", roster, _joined(nonces))
+    return crypto.digest("order", roster, _joined(nonces)) if nonces else b""
 
 
 def _joined(table: dict[int, bytes]) -> bytes:

@@ -8,14 +8,7 @@ from tacit.protocols.secagg.graph import ThreatModel
 from tacit.protocols.secagg.pads import Vector
 from tacit.protocols.secagg.parameters import SecaggPolicy, SecaggSession
 from tacit.protocols.secagg.secagg_client import answer
-from tacit.protocols.secagg.secagg_messages import (
-    Phase,
-    SecaggClientState,
-    join_round,
-    new_identity,
-    new_seed,
-    set_vector,
-)
+from tacit.protocols.secagg.secagg_messages import Phase, SecaggClientState, join_round, new_secret, set_vector
 from tacit.protocols.secagg.secagg_server import SecaggOutcome, converse
 
 
@@ -27,25 +20,20 @@ def run_locally(
 ) -> SecaggOutcome:
     """The sum of the clients' vectors, as the server learns it; client states are serialised between messages.
 
-    Args:
-        session: the round.
-        vectors: contribution of each client.
-        dropouts: clients that drop out before their upload.
-        noise_seeds: of the surplus noise in the vectors, if they have such noise; drawn for clients without one.
-
-    Raises:
-        TooFewClientsError: as `converse` does.
+    Clients that are `dropouts` drop out before their upload. `noise_seeds` are those of the surplus noise in the
+    vectors, if they have such noise; they are drawn for clients without one. Raises what `converse` does.
     """
     p, cohort = session.parameters, [*vectors, *dropouts]
     active = p.threat_model is ThreatModel.ACTIVE_SERVER
-    secrets = {client: new_identity() if active else b"" for client in cohort}
+    secrets = {client: new_secret() if active else b"" for client in cohort}
     directory = {client: crypto.public_identity(secret) for client, secret in secrets.items()} if active else {}
-    known, drawn = noise_seeds or {}, {client: new_seed() if p.surplus else b"" for client in cohort}
+    drawn = {client: new_secret() if p.surplus else b"" for client in cohort}
+    known = {**drawn, **(noise_seeds or {})}
     policy = SecaggPolicy(threat_model=p.threat_model, min_corrupt=p.corrupt)
 
     def join(client: int) -> SecaggClientState:
-        seed = known.get(client, drawn[client])
-        return join_round(session, client, policy, identity=secrets[client], directory=directory, noise_seed=seed)
+        identity, seed = secrets[client], known[client]
+        return join_round(session, client, policy, identity=identity, directory=directory, noise_seed=seed)
 
     def prepare(state: SecaggClientState) -> SecaggClientState | None:
         if state.phase is not Phase.UPLOAD:

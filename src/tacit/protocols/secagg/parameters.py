@@ -97,14 +97,10 @@ class SecaggPolicy:
             raise ProtocolError(
                 f"Expected threat model {self.threat_model.name} or stronger, got {proposed.threat_model.name}."
             )
-        if proposed.corrupt < self.min_corrupt:
-            raise ProtocolError(
-                f"Expected corrupt={proposed.corrupt} >= {self.min_corrupt}: the threshold would be too low."
-            )
-        if proposed.cohort < self.min_cohort:
-            raise ProtocolError(f"Expected cohort={proposed.cohort} >= {self.min_cohort}.")
-        if proposed.min_survivors < self.min_survivors:
-            raise ProtocolError(f"Expected min_survivors={proposed.min_survivors} >= {self.min_survivors}.")
+        for name in ("corrupt", "cohort", "min_survivors"):
+            found, least = getattr(proposed, name), getattr(self, f"min_{name.removeprefix('min_')}")
+            if found < least:
+                raise ProtocolError(f"Expected {name}={found} >= {least}.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,10 +116,6 @@ class SecaggSession(Session):
     new roster.
 
     Attributes:
-        run: 16 bytes that are unique to the run.
-        round: index of the round; keys are fresh in every round.
-        model: SHA-256 of the broadcast model.
-        config: SHA-256 of everything else that clients must agree on, including the head of the privacy ledger.
         parameters: of the protocol.
     """
 

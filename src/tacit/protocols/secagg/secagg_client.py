@@ -68,13 +68,14 @@ def answer(state: SecaggClientState, request: bytes) -> tuple[SecaggClientState,
     expected = (Direction.REQUEST, state.session.round, state.client, state.binding)
     if frame.kind not in phases or (frame.direction, frame.round, frame.client, frame.binding) != expected:
         raise ProtocolError(f"Expected a request to {state.phase.name.lower()} in this round, got another message.")
-    after, body = _STEPS[frame.kind](state, Reader(frame.body))
+    reader = Reader(frame.body)
+    after, body = _STEPS[frame.kind](state, reader)
+    reader.expect_end()  # nothing of a longer message was stored or sent
     header = (frame.kind, Direction.REPLY, state.session.round, state.client, after.binding)
     return after, secagg_messages.pack(*header, body)
 
 
-def _announce(state: SecaggClientState, reader: Reader) -> tuple[SecaggClientState, bytes]:
-    reader.expect_end()
+def _announce(state: SecaggClientState, _: Reader) -> tuple[SecaggClientState, bytes]:
     draws = state.session.parameters.draws
     keys, signature = _public_keys(state), b""
     committed = graph.commitment(_nonces(state)[0]) if draws else b""
@@ -85,7 +86,6 @@ def _announce(state: SecaggClientState, reader: Reader) -> tuple[SecaggClientSta
 
 def _draw(state: SecaggClientState, reader: Reader) -> tuple[SecaggClientState, bytes]:
     roster = reader.take(KEY)
-    reader.expect_end()
     if state.draws == MAX_DRAWS:
         raise ProtocolError(f"Expected at most {MAX_DRAWS} draws of an order.")
     return replace(state, draws=state.draws + 1, roster=roster), _nonces(state)[state.draws]
@@ -118,7 +118,6 @@ def _share(state: SecaggClientState, reader: Reader) -> tuple[SecaggClientState,
 
 def _check(state: SecaggClientState, reader: Reader) -> tuple[SecaggClientState, bytes]:
     challenge, dealers = reader.take(KEY), reader.subset(state.members)
-    reader.expect_end()
     if crypto.digest("challenge", challenge) != state.challenge:
         raise ProtocolError("The challenge is not the one that the server has committed to.")
     _check_present(state, dealers, "has shared its secrets")
@@ -130,7 +129,6 @@ def _check(state: SecaggClientState, reader: Reader) -> tuple[SecaggClientState,
 
 def _upload(state: SecaggClientState, reader: Reader) -> tuple[SecaggClientState, bytes]:
     sharers, disputed = reader.subset(state.members), read_disputed(reader, state.session.parameters)
-    reader.expect_end()
     if not state.vector:
         raise ProtocolError("This client has no vector yet: it cannot upload.")
     _check_present(state, sharers, "has shared its secrets")
@@ -158,7 +156,6 @@ def _upload(state: SecaggClientState, reader: Reader) -> tuple[SecaggClientState
 
 def _agree(state: SecaggClientState, reader: Reader) -> tuple[SecaggClientState, bytes]:
     survivors = _read_survivors(state, reader)
-    reader.expect_end()
     statement = agreement_statement(state.binding, state.members, state.sharers, survivors)
     signature = crypto.sign(state.identity, statement)
     return replace(state, phase=Phase.OPEN, survivors=survivors, identity=b""), signature
@@ -169,7 +166,6 @@ def _open(state: SecaggClientState, reader: Reader) -> tuple[SecaggClientState, 
     spares = read_spares(reader, state.session.parameters)
     if state.active_server:
         _check_agreement(state, survivors, reader)
-    reader.expect_end()
     if not all(j in state.holds.keys() & survivors and lost in state.sharers - survivors for j, lost in spares):
         raise ProtocolError("Expected spare shares of survivors' secrets with dropouts, got a request for others.")
     body = b"".join(_revealed(state, j, survivors) for j in sorted(state.holds))
@@ -260,8 +256,7 @@ def _nonces(state: SecaggClientState) -> list[bytes]:
 def _deal(state: SecaggClientState, threshold: int, binding: bytes, deals: Table) -> bytes:
     """What this client publishes about its secrets."""
     p = state.session.parameters
-    generator = crypto.keystream(crypto.derive(state.root, "masks", binding))
-    masks = shares.uniform(shares.MASKS, lambda count: generator.update(bytes(count)))
+    masks = shares.uniform(shares.MASKS, crypto.derive(state.root, "masks", binding))
     secrets = [_seed(state, binding), _pad_secret(state), *shares.noise_chain(state.noise_seed, p)]
     return shares.corrections(secrets, masks, [shares.elements(deals[j], p) for j in sorted(deals)], threshold)
 
@@ -283,7 +278,7 @@ def _check_roster(state: SecaggClientState, roster: Roster) -> tuple[Circle, byt
     nonces = _check_nonces(state, roster) if p.draws else {}
     committed = {j: graph.commitment(nonce, state.draws) for j, nonce in nonces.items()}
     digests = {j: graph.keys_digest(both) for j, both in keys.items()} | {j: d[:KEY] for j, d in roster.digests.items()}
-    leaves = {j: graph.roster_leaf(digests[j], committed.get(j, b"")) for j in members}
+    leaves = {j: digests[j] + committed.get(j, b"") for j in members}
     digest = graph.roster_digest(state.binding, leaves)
     if p.draws and digest != state.roster:
         raise ProtocolError("The roster is not the one for which this client has opened its nonce.")

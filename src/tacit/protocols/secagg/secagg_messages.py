@@ -20,6 +20,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from tacit.core.state import Traffic
 from tacit.errors import ProtocolError, UserError, expect
 from tacit.protocols import crypto, kit
 from tacit.protocols.crypto import KEY, SIGNATURE, Entropy
@@ -196,17 +197,9 @@ def read_spares(reader: Reader, p: Parameters) -> list[tuple[int, int]]:
     return [(pair.number(), pair.number()) for pair in pairs]
 
 
-@dataclass(frozen=True)
-class PhaseBytes:
-    """Bytes of one client in one phase, up-link and down-link."""
-
-    up: int
-    down: int
-
-
 def _frame_sizes(
     p: Parameters, holders: int, corrected: int, quorum: int, revealed: int, disputes: int
-) -> dict[Phase, PhaseBytes]:
+) -> dict[Phase, Traffic]:
     """Bytes of one client by phase, from the number of entries in its tables."""
     others, upload = p.cohort - holders, packed_size(p.dim, p.bits) + SECRET * (holders - 1)
     widths, bitset = Widths.of(p), (p.cohort + 7) // 8
@@ -228,11 +221,11 @@ def _frame_sizes(
             bitset + table_size(holders * disputes, _PAIR) + consent,
         ),
     }
-    return {phase: PhaseBytes(PREAMBLE + up, PREAMBLE + down) for phase, (up, down) in bodies.items()}
+    return {phase: Traffic(PREAMBLE + up, PREAMBLE + down) for phase, (up, down) in bodies.items()}
 
 
 @lru_cache(maxsize=64)
-def max_sizes(p: Parameters) -> Mapping[Phase, PhaseBytes]:
+def max_sizes(p: Parameters) -> Mapping[Phase, Traffic]:
     """The longest valid frames, on a complete graph."""
     return _frame_sizes(p, p.cohort, p.cohort, p.cohort, SHARE + NOISE_SHARE, p.colluding)
 
@@ -242,7 +235,7 @@ def max_reply_size(p: Parameters) -> int:
     return max(size.up for size in max_sizes(p).values())
 
 
-def phase_bytes(p: Parameters) -> dict[Phase, PhaseBytes]:
+def phase_bytes(p: Parameters) -> dict[Phase, Traffic]:
     """Bytes of each client by phase if nobody drops out or lies; all clients have equally many neighbours.
 
     Example:
@@ -371,13 +364,8 @@ class SecaggClientState:
         )
 
 
-def new_identity(entropy: Entropy = crypto.system_entropy) -> bytes:
-    """The secret of a fresh Ed25519 identity, which a client creates once and keeps."""
-    return entropy(KEY)
-
-
-def new_seed(entropy: Entropy = crypto.system_entropy) -> bytes:
-    """A fresh seed of surplus noise, for a client whose vector has none: a simulation draws all noise at once."""
+def new_secret(entropy: Entropy = crypto.system_entropy) -> bytes:
+    """A fresh Ed25519 identity, or a seed of surplus noise for a vector that has none."""
     return entropy(KEY)
 
 

@@ -20,7 +20,7 @@ Clients may lie. Up to the declared fraction of them the sum is exact, and nobod
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from typing import TypeVar
 
@@ -138,20 +138,20 @@ class _Server:
         def read(client: int, reader: Reader) -> Announced:
             keys, committed = reader.take(KEYS), reader.take(KEY * self._p.draws)
             signature = reader.take(SIGNATURE * self._active)
-            reader.expect_end()
+            reader.expect_end()  # before its keys are noted
             if self._active:
                 statement = announcement_statement(context, client, keys, committed)
                 crypto.verify(self.directory[client], signature, statement)
             _check_keys(keys[:KEY], keys[KEY:], seen)
             return Announced(keys, committed, signature)
 
-        return (yield from self._request(Phase.ANNOUNCE, (context, context), dict.fromkeys(cohort, b""), read))
+        return (yield from self._request(Phase.ANNOUNCE, context, dict.fromkeys(cohort, b""), read))
 
     def _draw(self, announced: Mapping[int, Announced]) -> ServerSide[RosterGraph]:
         """Draw an order among all who announced; whoever does not open its nonce is lost, and the others draw again."""
         for draw in range(1, MAX_DRAWS + 1):
             self._check_enough(announced)
-            leaves = {j: graph.roster_leaf(graph.keys_digest(a.keys), a.committed) for j, a in announced.items()}
+            leaves = {j: graph.keys_digest(a.keys) + a.committed for j, a in announced.items()}
             roster = graph.roster_digest(self.session.context, leaves)
             if not self._p.draws:
                 return self._graph(roster, announced, {})
@@ -164,20 +164,17 @@ class _Server:
     def _nonces(self, draw: int, roster: bytes, announced: Mapping[int, Announced]) -> ServerSide[dict[int, bytes]]:
         def read(client: int, reader: Reader) -> bytes:
             nonce = reader.take(NONCE)
-            reader.expect_end()
             if graph.commitment(nonce, draw) != announced[client].committed:
                 raise ProtocolError("A nonce is not the one to which its client has committed.")
             return nonce
 
-        bindings = (self.session.context, self.session.context)
-        return (yield from self._request(Phase.DRAW, bindings, dict.fromkeys(sorted(announced), roster), read))
+        bodies = dict.fromkeys(sorted(announced), roster)
+        return (yield from self._request(Phase.DRAW, self.session.context, bodies, read))
 
     def _graph(self, roster: bytes, announced: Mapping[int, Announced], nonces: dict[int, bytes]) -> RosterGraph:
         members = tuple(sorted(announced))
         circle = Circle(members, self._p.graph(len(members)), graph.draw_order(roster, nonces))
-        drawn = {
-            j: Announced(each.keys, each.committed, each.signature, nonces.get(j, b"")) for j, each in announced.items()
-        }
+        drawn = {j: replace(each, nonce=nonces.get(j, b"")) for j, each in announced.items()}
         return RosterGraph(self.session.context, circle, roster, self.challenge, drawn, circle.neighbourhoods())
 
     def _share(self, around: RosterGraph) -> ServerSide[dict[int, Dealing]]:
@@ -191,8 +188,8 @@ class _Server:
             holders = tuple(sorted(around.holders(client, around.members)))
             return Dealing.read(bytes(reader.rest()), holders, around.parameters.threshold, shares.columns(self._p))
 
-        bindings = (self.session.context, around.binding)
-        shared = yield from self._request(Phase.SHARE, bindings, {j: body(j) for j in around.members}, read)
+        bodies = {j: body(j) for j in around.members}
+        shared = yield from self._request(Phase.SHARE, self.session.context, bodies, read, reply=around.binding)
         self._check_enough(shared)
         return shared
 
@@ -209,7 +206,7 @@ class _Server:
 
         body = self.challenge + pack_subset(dealers, around.members)
         bodies = dict.fromkeys(sorted(dealers), body)
-        given = yield from self._request(Phase.CHECK, (around.binding, around.binding), bodies, read)
+        given = yield from self._request(Phase.CHECK, around.binding, bodies, read)
         lies, excluded = lies_in_answers(self._p, around, dealings, given)
         return lies, self._recoverable(around, frozenset(given) - excluded)
 
@@ -242,7 +239,7 @@ class _Server:
 
         subset = pack_subset(sharers, around.members)
         bodies = {j: subset + secagg_messages.pack_disputed(disputed[j]) for j in sorted(sharers)}
-        uploads = yield from self._request(Phase.UPLOAD, (around.binding, around.binding), bodies, read)
+        uploads = yield from self._request(Phase.UPLOAD, around.binding, bodies, read)
         survivors = frozenset(uploads)
         self._check_enough(survivors)
         remaining = around.circle.remaining(survivors)
@@ -262,12 +259,11 @@ class _Server:
 
         def read(client: int, reader: Reader) -> bytes:
             signature = reader.take(SIGNATURE)
-            reader.expect_end()
             crypto.verify(self.directory[client], signature, statement)
             return signature
 
         bodies = dict.fromkeys(sorted(survivors), pack_subset(survivors, around.members))
-        return (yield from self._request(Phase.AGREE, (around.binding, around.binding), bodies, read))
+        return (yield from self._request(Phase.AGREE, around.binding, bodies, read))
 
     def _open(
         self,
@@ -288,12 +284,9 @@ class _Server:
 
         def read(client: int, reader: Reader) -> Revealed:
             about = sorted(around.holders(client, sharers))
-            revealed = read_revealed(self._p, reader, about, survivors, spares[client])
-            reader.expect_end()
-            return revealed
+            return read_revealed(self._p, reader, about, survivors, spares[client])
 
-        bindings = (around.binding, around.binding)
-        return (yield from self._request(Phase.OPEN, bindings, {j: body(j) for j in asked}, read))
+        return (yield from self._request(Phase.OPEN, around.binding, {j: body(j) for j in asked}, read))
 
     def _consent(
         self, around: RosterGraph, survivors: frozenset[int], agreed: Mapping[int, bytes]
@@ -313,16 +306,16 @@ class _Server:
     def _request(
         self,
         phase: Phase,
-        bindings: tuple[bytes, bytes],
+        binding: bytes,
         bodies: Mapping[int, bytes],
         read: Callable[[int, Reader], _T],
+        reply: bytes | None = None,
     ) -> ServerSide[dict[int, _T]]:
-        """Send requests with one binding, and read the first valid reply of every client, with the other binding."""
-        sent, expected = bindings
+        """Send requests with a binding, and read the first valid reply of every client, with it or that of `reply`."""
         header = (phase, Direction.REQUEST, self.session.round)
-        requests = {j: secagg_messages.pack(*header, j, sent, body) for j, body in bodies.items()}
+        requests = {j: secagg_messages.pack(*header, j, binding, body) for j, body in bodies.items()}
         unpack = partial(secagg_messages.unpack, limit=secagg_messages.max_reply_size(self._p))
-        exchange = Exchange(phase, requests, unpack, partial(self._check, phase, expected), read)
+        exchange = Exchange(phase, requests, unpack, partial(self._check, phase, reply or binding), read)
         return (yield from exchange.run(self.transcript))
 
     def _check(self, phase: Phase, binding: bytes, sender: int, frame: SecaggFrame) -> ReplyStatus:

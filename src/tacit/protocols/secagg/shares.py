@@ -28,9 +28,9 @@ survivors that were agreed upon, never from the server's request. The first two 
 and keys derive from them by way of HKDF, bound to session and client: a guess serves against one client only.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, reduce
 
 import numpy as np
 from numpy.typing import NDArray
@@ -81,11 +81,11 @@ def from_bytes(data: bytes, count: int) -> Field:
     return elements
 
 
-def uniform(count: int, draw: Callable[[int], bytes]) -> Field:
-    """Uniform elements of the field, by rejection: of the 2^31 values of 31 bits, one is outside the field."""
-    drawn = np.zeros(0, np.uint64)
+def uniform(count: int, key: bytes) -> Field:
+    """The uniform elements of the field that a key yields, by rejection: of the 2^31 values of 31 bits, one is none."""
+    stream, drawn = crypto.keystream(key), np.zeros(0, np.uint64)
     while drawn.size < count:
-        words = np.frombuffer(draw(4 * (count + 8)), "<u4").astype(np.uint64) & _P
+        words = np.frombuffer(stream.update(bytes(4 * (count + 8))), "<u4").astype(np.uint64) & _P
         drawn = np.concatenate([drawn, words[words < _P]])
     return drawn[:count]
 
@@ -182,17 +182,13 @@ def _decode(points: list[int], values: list[int], threshold: int) -> frozenset[i
 
 
 def _at(polynomial: list[int], point: int) -> int:
-    total = 0
-    for coefficient in reversed(polynomial):
-        total = (total * point + coefficient) % PRIME
-    return total
+    return reduce(lambda total, coefficient: (total * point + coefficient) % PRIME, reversed(polynomial), 0)
 
 
 def _add(one: list[int], other: list[int]) -> list[int]:
-    longer, shorter = (one, other) if len(one) >= len(other) else (other, one)
-    total = [(a + b) % PRIME for a, b in zip(longer, shorter, strict=False)] + [
-        a % PRIME for a in longer[len(shorter) :]
-    ]
+    size = max(len(one), len(other))
+    first, second = (each + [0] * (size - len(each)) for each in (one, other))
+    total = [(a + b) % PRIME for a, b in zip(first, second, strict=True)]
     while len(total) > 1 and not total[-1]:
         total.pop()
     return total
@@ -251,14 +247,12 @@ def holder_key(shared: bytes, binding: bytes, client: int, holder: int) -> bytes
 
 def elements(key: bytes, p: Parameters) -> Field:
     """A holder's elements of a client."""
-    generator = crypto.keystream(key)
-    return uniform(columns(p), lambda count: generator.update(bytes(count)))
+    return uniform(columns(p), key)
 
 
 def spare_elements(key: bytes, binding: bytes, lost: int) -> Field:
     """A holder's elements of the secret that a client has with a third one, shared in case that one has lied."""
-    generator = crypto.keystream(crypto.derive(key, "spare", binding, lost))
-    return uniform(LIMBS, lambda count: generator.update(bytes(count)))
+    return uniform(LIMBS, crypto.derive(key, "spare", binding, lost))
 
 
 def escrow(secret: bytes, part: Field, binding: bytes, client: int, holder: int) -> bytes:
@@ -281,14 +275,7 @@ def _start(place: int) -> int:
 
 
 def corrections(secrets: Sequence[bytes], masks: Field, held: Sequence[Field], threshold: int) -> bytes:
-    """What a client publishes.
-
-    Args:
-        secrets: of the own pad, of the pads with neighbours, and noise seeds.
-        masks: random elements.
-        held: the holders' elements, in the order of their points 1, 2, ….
-        threshold: number of holders that recover a secret.
-    """
+    """What a client publishes about its secrets and its masks, for holders with these elements, at points 1, 2, …."""
     constants = [limb for secret in secrets for limb in to_limbs(secret)] + masks.tolist()
     basis = np.array([constants, *held[: threshold - 1]], np.uint64)
     shares = interpolate(range(threshold), basis, range(threshold, len(held) + 1))
@@ -298,8 +285,7 @@ def corrections(secrets: Sequence[bytes], masks: Field, held: Sequence[Field], t
 @lru_cache(maxsize=8)
 def _coefficients(challenge: bytes, binding: bytes, count: int) -> Field:
     """Of the random combinations: (elements of secrets, masks)."""
-    generator = crypto.keystream(crypto.derive(challenge, "challenge", binding))
-    return uniform(count * MASKS, lambda length: generator.update(bytes(length))).reshape(count, MASKS)
+    return uniform(count * MASKS, crypto.derive(challenge, "challenge", binding)).reshape(count, MASKS)
 
 
 def answers(rows: Field, challenge: bytes, binding: bytes) -> Field:

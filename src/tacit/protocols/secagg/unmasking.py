@@ -118,12 +118,8 @@ def read_revealed(
     p: Parameters, reader: Reader, about: list[int], survivors: frozenset[int], spares: list[tuple[int, int]]
 ) -> Revealed:
     """What a client revealed about these clients, and of these spares."""
-    level, seeds, pad_secrets, noise = (
-        shares.level_of(p, len(survivors)),
-        dict[int, Field](),
-        dict[int, Field](),
-        dict[int, Field](),
-    )
+    level = shares.level_of(p, len(survivors))
+    seeds, pad_secrets, noise = dict[int, Field](), dict[int, Field](), dict[int, Field]()
     for j in about:
         (seeds if j in survivors else pad_secrets)[j] = shares.from_bytes(reader.take(SHARE), LIMBS)
         if j in survivors and level:
@@ -174,7 +170,7 @@ class SecretRecovery:
     def pads(self, sharers: frozenset[int]) -> tuple[list[bytes], list[bytes]]:
         """The keys of the pads that remain in the sum: of those added, and of those subtracted."""
         binding = self._around.binding
-        seeds = self._recover({i: each.seeds for i, each in self._revealed.items()}, self._survivors, shares.SEED)
+        seeds = self._recover({i: each.seeds for i, each in self._revealed.items()}, shares.SEED)
         added = [pads.own_pad_key(shares.secret_of(seeds[j]), binding, j) for j in sorted(self._survivors)]
         subtracted: list[bytes] = []
         lost = sharers - self._survivors
@@ -229,18 +225,15 @@ class SecretRecovery:
         if not level:
             return {}
         given = {i: each.noise for i, each in self._revealed.items()}
-        limbs = self._recover(given, self._survivors, shares.NOISE + level - 1)
+        limbs = self._recover(given, shares.NOISE + level - 1)
         return {j: shares.secret_of(limbs[j], KEY) for j in sorted(self._survivors)}
 
-    def _recover(
-        self, given: Mapping[int, Mapping[int, Field]], clients: frozenset[int], place: int
-    ) -> dict[int, list[int]]:
-        """The limbs of each client's secret, from what holders gave; holders whose shares are wrong are named."""
+    def _recover(self, given: Mapping[int, Mapping[int, Field]], place: int) -> dict[int, list[int]]:
+        """The limbs of each survivor's secret, from what holders gave; holders whose shares are wrong are named."""
         found = {}
-        for client in sorted(clients):
-            each = self._dealings[client]
-            right = self._right(given, client, place)
-            found[client] = each.recover(right, shares.secret_part(each.corrections, place))
+        for client in sorted(self._survivors):
+            corrections = shares.secret_part(self._dealings[client].corrections, place)
+            found[client] = self._dealings[client].recover(self._right(given, client, place), corrections)
         return found
 
     def _right(self, given: Mapping[int, Mapping[int, Field]], client: int, place: int) -> dict[int, Field]:
