@@ -135,7 +135,7 @@ def test_make_demo_runs(tmp_path: Path) -> None:
         shutil.copy(ROOT / name, tmp_path)
     environment = Path(sys.executable).parents[1]
     (tmp_path / ".venv").symlink_to(environment)
-    (environment / ".ready").touch()
+    (environment / ".base").touch()
     done = subprocess.run(["make", "demo"], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "Results:" in done.stdout
@@ -162,6 +162,8 @@ def test_links_lead_somewhere() -> None:
         ROOT / "CONTRIBUTING.md",
         ROOT / "CHANGELOG.md",
         ROOT / "SECURITY.md",
+        ROOT / "changes" / "README.md",
+        *sorted((ROOT / "examples").glob("*.md")),
         ROOT / "benchmarks" / "README.md",
     ]:
         for target in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text()):

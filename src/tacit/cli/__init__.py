@@ -35,10 +35,10 @@ import traceback
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from importlib.metadata import version
 from types import FrameType
 from typing import Any, NoReturn
 
+from tacit import __version__
 from tacit.cli import parsers
 from tacit.core.schema import suggestion
 from tacit.errors import TacitError
@@ -75,7 +75,7 @@ class _Version(argparse.Action):
     """Print the version of the installed package."""
 
     def __call__(self, parser: argparse.ArgumentParser, *args: object) -> None:
-        parser.exit(0, f"tacit {version('tacit')}\n")
+        parser.exit(0, f"tacit {__version__}\n")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -3,12 +3,12 @@
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
+from tacit import __version__
 from tacit.core import Turnout
 from tacit.core.files import ChainedFile
 from tacit.core.serialization import HexBytes, Source, read_json
@@ -109,7 +109,7 @@ class Configuration:
         """As JSON; equal configurations give equal bytes."""
         table = {
             "format": _FORMAT,
-            "tacit": version("tacit"),
+            "tacit": __version__,
             "run": self.run.hex(),
             "method": self.method,
             "population": self.population,
@@ -127,8 +127,8 @@ class Configuration:
         """The inverse of `to_bytes`; raises `UserError` for another document."""
         source = Source(label="the configuration of an enclave")
         document = read_json(data, _Document, source, version=_FORMAT)
-        if document.tacit != version("tacit"):
-            raise UserError(f"The configuration is for Tacit {document.tacit}; this is {version('tacit')}.")
+        if document.tacit != __version__:
+            raise UserError(f"The configuration is for Tacit {document.tacit}; this is {__version__}.")
         return cls(
             run=bytes.fromhex(document.run),
             method=document.method,

@@ -13,6 +13,7 @@ from typing import Literal, Self
 
 import torch
 
+from tacit import __version__
 from tacit.core import Method, Noise
 from tacit.core.plain_form import canonical
 from tacit.core.prices import ClientUnits, Unit
@@ -237,7 +238,7 @@ def versions() -> dict[str, str]:
     installed = {name: importlib.metadata.version(name) for name in ("numpy", "scipy")}
     capability = torch.backends.cpu.get_cpu_capability()
     known = {
-        "tacit": importlib.metadata.version("tacit"),
+        "tacit": __version__,
         "torch": torch.__version__.partition("+")[0],
         "python": platform.python_version(),
         **installed,
