@@ -10,7 +10,7 @@ READY := $(VENV)/.ready
 # The backlog of experiments pauses while a command after this runs. Tests and benchmarks pause it themselves.
 BUSY := $(BIN)/python experiments/busy.py
 
-.PHONY: help demo test campaign lint catalogue docs wheel bench
+.PHONY: help demo test campaign lint catalogue docs wheel coverage bench
 
 help:  ## print this list
 	@grep -E '^[a-z]+:.*##' Makefile | sed -E 's/:.*## /: /'
@@ -43,6 +43,12 @@ docs: $(READY)  ## build the site into build/site; open build/site/index.html
 wheel: | $(BIN)/python  ## build the wheel that others install, in dist/
 	@rm -rf build/lib  # what an earlier build left would be packed, too
 	$(PIP) wheel --no-deps --wheel-dir dist .
+
+coverage: $(READY)  ## run the test suite and list what it does not reach; slower than `make test`
+	@mkdir -p build && rm -f build/coverage*
+	$(BIN)/python -m coverage run -m pytest -q -n auto
+	@$(BIN)/python -m coverage combine --quiet
+	$(BIN)/python -m coverage report
 
 bench: $(READY)  ## measure speed and memory, compared with other frameworks
 	$(BIN)/python benchmarks/run.py
