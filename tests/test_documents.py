@@ -135,7 +135,7 @@ def test_make_demo_runs(tmp_path: Path) -> None:
         shutil.copy(ROOT / name, tmp_path)
     environment = Path(sys.executable).parents[1]
     (tmp_path / ".venv").symlink_to(environment)
-    (environment / ".ready").touch()
+    (environment / ".base").touch()
     done = subprocess.run(["make", "demo"], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "Results:" in done.stdout
@@ -162,10 +162,25 @@ def test_links_lead_somewhere() -> None:
         ROOT / "CONTRIBUTING.md",
         ROOT / "CHANGELOG.md",
         ROOT / "SECURITY.md",
+        ROOT / "changes" / "README.md",
+        *sorted((ROOT / "examples").glob("*.md")),
         ROOT / "benchmarks" / "README.md",
     ]:
         for target in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text()):
             assert (page.parent / target).exists(), f"{page.relative_to(ROOT)} links to {target}"
+
+
+BANNED = re.compile(
+    r"\b(so many|likewise|a sentence each|as far as it came|some minutes|off line|of one's own|one's own|who has it)\b",
+    re.IGNORECASE,
+)
+
+
+def test_words_that_readers_stumbled_over_are_gone() -> None:
+    others = ("CHANGELOG.md", "CONTRIBUTING.md", "PACKAGE.md", "SECURITY.md", "examples/README.md")
+    pages = [*PAGES, *(ROOT / name for name in others), *sorted((ROOT / "experiments").rglob("*.md"))]
+    found = {str(page.relative_to(ROOT)): BANNED.findall(page.read_text()) for page in pages}
+    assert {page: words for page, words in found.items() if words} == {}
 
 
 def test_the_glossary_is_linked() -> None:

@@ -3,6 +3,7 @@
 TACIT_PICTURES=FOLDER keeps pictures of its pages.
 """
 
+import ast
 import fcntl
 import importlib.util
 import os
@@ -21,6 +22,7 @@ import tacit
 from report.browser import Browser, browser, chromium
 from report.test_in_browser import keep, violations
 from tacit import methods, pieces
+from tacit.core import interfaces
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
@@ -104,6 +106,20 @@ def test_every_public_name_is_in_the_reference(site: Path) -> None:
     assert [n for n in dir(tacit) if n not in modules and f'id="{path_of(n)}"' not in reference] == []
     shown = text_of(site / "reference" / "pieces.html")
     assert [name for name in pieces.__all__ if not re.search(rf'id="tacit\.[\w.]+\.{name}"', shown)] == []
+
+
+def test_every_type_of_an_interface_is_in_the_reference(site: Path) -> None:
+    """What a signature or a member of the interfaces mentions, and Tacit defines."""
+    source = ast.parse(Path(interfaces.__file__).read_text())
+    imported = [
+        (node.module, name.name)
+        for node in ast.walk(source)
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("tacit.")
+        for name in node.names
+    ]
+    shown = "".join(text_of(page) for page in (site / "reference").glob("*.html"))
+    assert len(imported) > 20
+    assert [path for path in (".".join(map(str, each)) for each in imported) if f'id="{path}"' not in shown] == []
 
 
 def path_of(name: str) -> str:

@@ -11,7 +11,7 @@ from tacit import methods
 from tacit.core import Method
 from tacit.core.prices import Leakage, Release, Unit, Unproved
 from tacit.pieces import CentralGaussian
-from tacit.privacy.guarantee import record_adversary
+from tacit.privacy.guarantee import within_adversary
 from tacit.report.cards import who_sees
 from tacit.report.parties import CLIENT_NOISE
 
@@ -33,7 +33,7 @@ def table() -> str:
 
 def _noise_at_client(method: Method) -> bool:
     """Whether messages leave a client with noise."""
-    in_trainer = method.protects_records and method.record_bound is None
+    in_trainer = method.terms.protects_records and method.terms.record_bound is None
     return in_trainer or type(method.mechanism) in CLIENT_NOISE
 
 
@@ -45,10 +45,10 @@ def _server(method: Method) -> str:
 
 
 def _guarantee(method: Method) -> str:
-    price = method.sized(1.0).price(0)
-    if method.units == (Unit.RECORD,):
-        sums = "anyone who receives the models or sees the sums" if method.record_bound is not None else ""
-        return f"(ε, δ) for every record, against {record_adversary(sums=sums)}"
+    price = method.sized(1.0).mechanism.price(0)
+    if method.terms.units == (Unit.RECORD,):
+        sums = "anyone who receives the models or sees the sums" if method.terms.record_bound is not None else ""
+        return f"(ε, δ) for every record, against {within_adversary(sums=sums)}"
     match price:
         case Release():
             return f"(ε, δ) for every client, against {price.adversary}"

@@ -8,6 +8,8 @@ import importlib
 import importlib.util
 from typing import TYPE_CHECKING
 
+__version__ = "0.1.0"
+
 if TYPE_CHECKING:
     from tacit.api import *  # noqa: F403
 

@@ -13,7 +13,7 @@ import pytest
 
 from tacit import cli
 
-pytest.importorskip("ray", reason="needs Ray: pip install 'tacit[ray]'")
+pytest.importorskip("ray", reason="needs Ray: pip install 'tacit-fl[ray]'")
 PATIENCE = 120.0
 TASK = """
 import torch

@@ -286,7 +286,7 @@ def test_parquet_without_pyarrow_says_what_to_install(tmp_path: Path, monkeypatc
 
     path = parquet(tmp_path)
     monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(tacit.DataError, match=r"pip install 'tacit\[data\]'"):
+    with pytest.raises(tacit.DataError, match=r"pip install 'tacit-fl\[data\]'"):
         read_table(path)
 
 

@@ -61,4 +61,6 @@ def test_a_run_without_an_enclave_imports_none(tmp_path: Path) -> None:
 
 
 def test_quotes_of_hardware_say_what_to_install() -> None:
-    assert python(BLOCKED + QUOTE) == ("Quotes of hardware need dcap-qvl. Install it: pip install 'tacit[enclave]'.\n")
+    assert python(BLOCKED + QUOTE) == (
+        "Quotes of hardware need dcap-qvl. Install it: pip install 'tacit-fl[enclave]'.\n"
+    )

@@ -33,7 +33,7 @@ from tacit.federation.transport.relay import free_port
 from tacit.pieces.samplers import Everyone
 from tacit.pieces.trainers import Sgd
 
-ray = pytest.importorskip("ray", reason="needs Ray: pip install 'tacit[ray]'")
+ray = pytest.importorskip("ray", reason="needs Ray: pip install 'tacit-fl[ray]'")
 from ray.cluster_utils import Cluster  # noqa: E402
 
 from tacit.engine.ray import ray_cluster, ray_pool  # noqa: E402
@@ -274,5 +274,7 @@ def test_without_ray_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPa
     monkeypatch.setitem(sys.modules, "ray", None)
     for name in ("ray_cluster", "ray_pool"):
         monkeypatch.delitem(sys.modules, f"tacit.engine.ray.{name}")
-    with pytest.raises(UserError, match=r"Expected Ray for workers='ray'\. Install it: pip install 'tacit\[ray\]'\."):
+    with pytest.raises(
+        UserError, match=r"Expected Ray for workers='ray'\. Install it: pip install 'tacit-fl\[ray\]'\."
+    ):
         next(rounds(PLAIN, task(), workers="ray", noise="seeded"))

@@ -114,7 +114,7 @@ def test_a_table_is_not_drawn():
 
 def test_without_the_plotting_library_the_error_says_how_to_install_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(UserError, match=r"pip install tacit\[plot\]"):
+    with pytest.raises(UserError, match=r"pip install tacit-fl\[plot\]"):
         render(make(*ROWS, y=("accuracy",)))
 
 

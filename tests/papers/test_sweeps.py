@@ -246,4 +246,4 @@ def test_without_optuna_there_is_one_sentence(tmp_path: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=tmp_path)
     assert done.returncode == 2
-    assert done.stderr == "tacit: A sweep needs Optuna. Install it with: pip install 'tacit[sweep]'.\n"
+    assert done.stderr == "tacit: A sweep needs Optuna. Install it with: pip install 'tacit-fl[sweep]'.\n"

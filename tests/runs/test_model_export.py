@@ -179,7 +179,7 @@ def test_one_of_several_models_is_chosen(tmp_path: Path) -> None:
 def test_without_onnx_a_sentence_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     run = run_on(lambda: nn.Linear(3, 2), (torch.randn(8, 3), torch.arange(8) % 2))
     monkeypatch.setitem(sys.modules, "onnxscript", None)
-    with pytest.raises(tacit.UserError, match=r"Expected onnxscript to be installed.*pip install 'tacit\[onnx\]'"):
+    with pytest.raises(tacit.UserError, match=r"Expected onnxscript to be installed.*pip install 'tacit-fl\[onnx\]'"):
         run.export(tmp_path / "m.onnx")
 
 

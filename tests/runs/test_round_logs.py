@@ -135,7 +135,7 @@ def test_without_the_package_a_sentence_says_how_to_install_it(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(sys.modules, package, None)
     assert main(["run", "fedavg", "--log", option]) == 2
-    assert capsys.readouterr().err.endswith(f"Install it with: pip install 'tacit[{option}]'\n")
+    assert capsys.readouterr().err.endswith(f"Install it with: pip install 'tacit-fl[{option}]'\n")
     log = tacit.TensorBoardLog() if option == "tensorboard" else tacit.MlflowLog()
     with pytest.raises(UserError, match="to be installed"):
         tacit.train(METHOD, TASK, workers=1, out=tmp_path / "run", logs=[log])

@@ -35,10 +35,10 @@ import traceback
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from importlib.metadata import version
 from types import FrameType
 from typing import Any, NoReturn
 
+from tacit import __version__
 from tacit.cli import parsers
 from tacit.core.schema import suggestion
 from tacit.errors import TacitError
@@ -146,7 +146,7 @@ def _short_warnings() -> Iterator[None]:
 def make_parser() -> Parser:
     """The parser for all command lines."""
     parser = Parser(prog="tacit", description=__doc__, formatter_class=_Formatter)
-    parser.add_argument("--version", action="version", version=f"tacit {version('tacit')}", help="print the version")
+    parser.add_argument("--version", action="version", version=f"tacit {__version__}", help="print the version")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for name in command_names():
         module = importlib.import_module(f"{parsers.__name__}.{name}")

@@ -191,5 +191,5 @@ def need(packages: Sequence[str], extra: str, label: str) -> None:
     if missing:
         raise UserError(
             f"Expected {' and '.join(missing)} to be installed, which {label} needs. "
-            f"Install it with: pip install 'tacit[{extra}]'"
+            f"Install it with: pip install 'tacit-fl[{extra}]'"
         )

@@ -41,6 +41,6 @@ def _errors(path: Path) -> Iterator[None]:
     except DataError:
         raise
     except ImportError as error:
-        raise DataError(f"Expected pyarrow to read {path}. Install it: pip install 'tacit[data]'.") from error
+        raise DataError(f"Expected pyarrow to read {path}. Install it: pip install 'tacit-fl[data]'.") from error
     except Exception as error:  # of pyarrow, for damaged files
         raise DataError(f"{path} is not a Parquet file that can be read: {error}") from error

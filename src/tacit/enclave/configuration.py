@@ -3,13 +3,13 @@
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 from msgspec.structs import asdict
 
+from tacit import __version__
 from tacit.core import Turnout
 from tacit.core.files import ChainedFile
 from tacit.core.serialization import HexBytes, Source, read_json
@@ -108,7 +108,7 @@ class Configuration:
 
     def to_bytes(self) -> bytes:
         """As JSON; equal configurations give equal bytes."""
-        table = {"format": _FORMAT, "tacit": version("tacit"), **vars(self)}
+        table = {"format": _FORMAT, "tacit": __version__, **vars(self)}
         table["directory"] = dict(sorted(self.directory.items()))
         return (json.dumps(table, indent=1, default=bytes.hex) + "\n").encode()
 
@@ -117,8 +117,8 @@ class Configuration:
         """The inverse of `to_bytes`; raises `UserError` for another document."""
         source = Source(label="the configuration of an enclave")
         document = read_json(data, _Document, source, version=_FORMAT)
-        if document.tacit != version("tacit"):
-            raise UserError(f"The configuration is for Tacit {document.tacit}; this is {version('tacit')}.")
+        if document.tacit != __version__:
+            raise UserError(f"The configuration is for Tacit {document.tacit}; this is {__version__}.")
         table = {name: value for name, value in asdict(document).items() if name not in {"format", "tacit"}}
         for name in ("run", "memory", "host"):
             table[name] = None if table[name] is None else bytes.fromhex(table[name])

@@ -16,12 +16,12 @@ from dataclasses import replace
 from hmac import compare_digest
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from importlib.metadata import version
 from pathlib import Path
 from string import Template
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+from tacit import __version__
 from tacit.errors import TacitError
 from tacit.report.markup import escape
 from tacit.report.page import asset, run_page
@@ -175,4 +175,4 @@ class _Handler(BaseHTTPRequestHandler):
 
 def front_page(folder: Path) -> str:
     """The page with the table; its rows come as events."""
-    return Template(asset("live.html")).substitute(folder=escape(folder), version=version("tacit"))
+    return Template(asset("live.html")).substitute(folder=escape(folder), version=__version__)

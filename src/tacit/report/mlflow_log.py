@@ -26,7 +26,7 @@ _TIMEOUTS = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2", "MLFLOW_HTTP_REQUEST_TIMEOU
 
 @dataclass(frozen=True)
 class MlflowLog:
-    """Writes the rounds of a run to MLflow. Needs `pip install 'tacit[mlflow]'`.
+    """Writes the rounds of a run to MLflow. Needs `pip install 'tacit-fl[mlflow]'`.
 
     Attributes:
         experiment: the experiment to which the run belongs; it is created if there is none.
@@ -45,7 +45,7 @@ class MlflowLog:
         except ImportError as error:  # mlflow-skinny, and no server
             raise UserError(
                 f"Expected {error.name} to be installed, which MLflow needs to store runs on this machine. Install it "
-                "with: pip install 'tacit[mlflow]', or set MLFLOW_TRACKING_URI to a server."
+                "with: pip install 'tacit-fl[mlflow]', or set MLFLOW_TRACKING_URI to a server."
             ) from error
         except Exception as error:  # of MLflow, its store or the network
             where = self.uri or os.environ.get("MLFLOW_TRACKING_URI") or "its default store"

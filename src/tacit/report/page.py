@@ -9,11 +9,11 @@ import hashlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
-from importlib.metadata import version
 from importlib.resources import files as resources
 
 import torch
 
+from tacit import __version__
 from tacit.core.schema import SLOTS
 from tacit.privacy.guarantee import Guarantee
 from tacit.report import run_groups
@@ -68,7 +68,7 @@ def _page(title: str, header: Html, content: Html) -> str:
         element("title", title),
         element("style", Html(style)),
     )
-    footer = element("footer", f"Written by Tacit {version('tacit')} from the files of the run. Nothing was sent.")
+    footer = element("footer", f"Written by Tacit {__version__} from the files of the run. Nothing was sent.")
     body = element("body", header, element("main", content), footer, element("script", Html(script)))
     return f"<!DOCTYPE html>\n{element('html', head, body, lang='en')}\n"
 

@@ -26,7 +26,7 @@ def new_figure(width: float, height: float) -> "Figure":
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        raise UserError("Expected matplotlib for a figure: pip install tacit[plot].") from None
+        raise UserError("Expected matplotlib for a figure: pip install tacit-fl[plot].") from None
     return Figure(figsize=(width, height))
 
 

@@ -23,7 +23,7 @@ _FOLDER = "tensorboard"
 
 @dataclass(frozen=True)
 class TensorBoardLog:
-    """Writes the rounds of a run for TensorBoard. Needs `pip install 'tacit[tensorboard]'`.
+    """Writes the rounds of a run for TensorBoard. Needs `pip install 'tacit-fl[tensorboard]'`.
 
     Attributes:
         folder: where the event files go; None: `tensorboard` in the run's directory.

@@ -13,6 +13,7 @@ from typing import Literal, Self
 
 import torch
 
+from tacit import __version__
 from tacit.core import Method, Noise
 from tacit.core.plain_form import canonical
 from tacit.core.prices import ClientUnits, Unit
@@ -231,7 +232,7 @@ def versions() -> dict[str, str]:
     Builds of the same version count as equal. The commit is that of a checkout; it is missing in an installed package.
     """
     return {
-        "tacit": importlib.metadata.version("tacit"),
+        "tacit": __version__,
         "torch": torch.__version__.partition("+")[0],
         "python": platform.python_version(),
         **{name: importlib.metadata.version(name) for name in ("numpy", "scipy")},

@@ -191,7 +191,7 @@ class Run:
         """Write the trained model to a file for other programs; its ending decides the format.
 
         Args:
-            path: `.safetensors`, `.pt` (a `state_dict`), `.onnx` (needs `tacit[onnx]`), or `.pt2` (`torch.export`).
+            path: `.safetensors`, `.pt` (a `state_dict`), `.onnx` (needs `tacit-fl[onnx]`), or `.pt2` (`torch.export`).
             model: which one, from 0, if the run trained several.
 
         Returns:

@@ -46,13 +46,13 @@ def experiments(args: argparse.Namespace) -> None:
 def nvflare(_: argparse.Namespace) -> None:
     """Raise `UserError` unless NVFLARE is installed."""
     if find_spec("nvflare") is None:
-        raise UserError("A federation needs NVFLARE. Install it with: pip install 'tacit[federation]'.")
+        raise UserError("A federation needs NVFLARE. Install it with: pip install 'tacit-fl[federation]'.")
 
 
 def optuna(_: argparse.Namespace) -> None:
     """Raise `UserError` unless Optuna is installed."""
     if find_spec("optuna") is None:
-        raise UserError("A sweep needs Optuna. Install it with: pip install 'tacit[sweep]'.")
+        raise UserError("A sweep needs Optuna. Install it with: pip install 'tacit-fl[sweep]'.")
 
 
 def _check_resume_alone(args: argparse.Namespace) -> None:

@@ -12,7 +12,7 @@ Examples:
   tacit export runs/fedavg-digits-0 --to tensorboard            then: tensorboard --logdir runs
   tacit export runs/fedavg-digits-0 --to safetensors --out model.safetensors
   tacit export runs/fedavg-digits-0 --to state-dict             model.pt, for torch.load
-  tacit export runs/fedavg-digits-0 --to onnx                   model.onnx; needs pip install 'tacit[onnx]'
+  tacit export runs/fedavg-digits-0 --to onnx                   model.onnx; needs pip install 'tacit-fl[onnx]'
   tacit export runs/fedavg-digits-0 --to torch-export           model.pt2, for torch.export.load
   tacit export runs/mine --to onnx --trust                      of a task in your own Python file
   tacit export runs/ifca-synthetic-0 --to onnx --model 1        of a run that trained several models

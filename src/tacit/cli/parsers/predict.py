@@ -7,7 +7,7 @@ through. The predictions are CSV, on standard output or in a file.
 Examples:
   tacit predict runs/private new.csv                          print the predictions
   tacit predict runs/private new.csv --out predictions.csv
-  tacit predict runs/private new.parquet --json               needs pip install 'tacit[data]'
+  tacit predict runs/private new.parquet --json               needs pip install 'tacit-fl[data]'
   tacit predict runs/ifca-table-0 new.csv --model 1           of a run that trained several models
   tacit predict runs/mine new.csv --trust                     of a task in your own Python file
 """

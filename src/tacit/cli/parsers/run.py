@@ -22,7 +22,7 @@ Examples:
   tacit run fl-std fl-top-dp --set ratio=0.1            compare methods; an option applies to the methods that have it
   tacit run nbafl --set epsilon=1 delta=0.01            on the task of its paper, unless --task names another
   tacit run ifca-dp --set models=2 noise=5 limit=2 --task synthetic    one model per group, d-privacy per client
-  tacit run fedavg --log tensorboard --log mlflow       needs pip install 'tacit[tensorboard,mlflow]'
+  tacit run fedavg --log tensorboard --log mlflow       needs pip install 'tacit-fl[tensorboard,mlflow]'
 
 An experiment file:
   method = "fl-std"

@@ -6,7 +6,7 @@ does worse than half of the others is stopped early. Every combination is run wi
 own, and entered in an Optuna study beside them (optuna.db). Finished runs are not repeated: after Ctrl-C, a crash or a
 kill the same command goes on, and gives the same table. Runs are evaluated on one part of the held-out data; only the
 chosen combination is evaluated on the other part. Noise is seeded: a sweep is a simulation. Needs pip install
-'tacit[sweep]'.
+'tacit-fl[sweep]'.
 
 Examples:
   tacit sweep experiment.toml                           all combinations, one run after another

@@ -52,7 +52,7 @@ def _library() -> Any:
     try:
         import dcap_qvl
     except ImportError:
-        raise UserError("Quotes of hardware need dcap-qvl. Install it: pip install 'tacit[enclave]'.") from None
+        raise UserError("Quotes of hardware need dcap-qvl. Install it: pip install 'tacit-fl[enclave]'.") from None
     return dcap_qvl
 
 

@@ -24,7 +24,7 @@ try:
     from ray import _raylet
     from ray._private import ray_constants
 except ImportError as missing:
-    raise UserError("Expected Ray for workers='ray'. Install it: pip install 'tacit[ray]'.") from missing
+    raise UserError("Expected Ray for workers='ray'. Install it: pip install 'tacit-fl[ray]'.") from missing
 
 __all__ = ["Actor", "RayCluster", "end_actor", "forget_token", "joined", "ray", "ray_cluster", "ray_constants"]
 

@@ -135,7 +135,7 @@ def accept_only(accepted: Accepted) -> None:
     """From now on, the cells of this process receive nothing else, and a site has no administrators' commands."""
     receive = CoreCell.process_message
     if list(inspect.signature(receive).parameters) != _PARAMETERS:
-        raise UserError("Expected NVFLARE 2.9, whose cells receive messages in one place. Install tacit[federation].")
+        raise UserError("Expected NVFLARE 2.9, whose cells receive messages in one place: tacit-fl[federation].")
     ClientRequestProcessors.request_processors.clear()
     refusals = Refusals()
 
