@@ -58,7 +58,7 @@ class Parts:
         return max(0.0, self.difference - self.put) / self.waves
 
     def seconds(self, nodes: int, cores: int, network: float) -> float:
-        """The model: a round on so many machines. Network and server are shared, waves are not."""
+        """The model: a round on this many machines. Network and server are shared, waves are not."""
         turns = -(-self.waves // (nodes * cores))
         transfer = (nodes - 1) * self.octets + self.waves * self.octets * (nodes - 1) / nodes
         return self.serial + self.put + turns * self.wave + self.waves * self.per_wave + transfer / network
@@ -86,7 +86,7 @@ def timed(steps: Iterator[Any]) -> tuple[float, torch.Tensor]:
 def in_turn(workload: Workload, workers: int, count: int, warm_ups: int) -> tuple[list[float], list[float]]:
     """The seconds of rounds with local processes and with actors, which give the same bits."""
     method, task = task_and_method(workload)
-    runs = [rounds(method, task, workers=pool, noise="seeded") for pool in (workers, f"ray:{workers}")]
+    runs = [rounds(method, task, workers=pool, randomness="seeded") for pool in (workers, f"ray:{workers}")]
     measured: list[list[float]] = [[], []]
     try:
         for number in range(warm_ups + count):
@@ -116,7 +116,7 @@ def in_parts(workload: Workload, count: int) -> tuple[int, float, float]:
     serial, waves = [], []
     Worker.do = timed_do  # type: ignore[method-assign]
     try:
-        steps = rounds(method, task, workers=1, noise="seeded")
+        steps = rounds(method, task, workers=1, randomness="seeded")
         next(steps)
         for _ in range(count):
             spent.clear()

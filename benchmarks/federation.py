@@ -49,7 +49,7 @@ methods = ["fl-std"]
 models = {{ "{MODEL}" = "%s" }}
 channels = ["secure-sum/active_server"]
 epsilon = inf
-least_cohort = 4
+min_cohort = 4
 """
 PLAN = f"""\
 method = "fl-std"
@@ -57,7 +57,7 @@ args = {{ rounds = %d, cohort = %d, "descent.batch_size" = 10, "descent.steps" =
 model = "{MODEL}"
 sites = "directory.toml"
 evaluate_every = 0
-least_cohort = 4
+min_cohort = 4
 """
 
 
@@ -131,7 +131,7 @@ class Headers:
         return cls(message, (beyond(LARGE, 5) - message) / LARGE, second)
 
     def of(self, messages: int, content: int, seconds: float) -> float:
-        """Of so many messages, bytes and seconds."""
+        """Of this many messages, bytes and seconds."""
         return self.message * messages + self.byte * content + self.second * seconds
 
 
@@ -154,7 +154,7 @@ def measure_rounds(sites: int, rounds: int) -> dict[str, object]:
             headers = Headers.measure(transport.inner, federation.names, port)
             server = FederationServer(federation.plan, transport)
             first, began = kernel_bytes(port), time.perf_counter()
-            *_, run = follow(server.run_plan, source=server)
+            *_, run = follow(server.run_spec, source=server)
             last, passed = kernel_bytes(port), time.perf_counter() - began
         alone = statistics.median([*before[1:], *simulated(federation, sites)[1:]])
     seconds = [report.seconds for report in run.history]

@@ -24,7 +24,7 @@ from types import FrameType
 import tacit.api
 from tacit.cli import main as tacit_main
 from tacit.federation.demonstration import demonstration
-from tacit.federation.messages import EVALUATE, HELLO
+from tacit.federation.messages import EVALUATE, REGISTER
 from tacit.federation.server.server import FederationServer
 from tacit.federation.site.service import Site
 from tacit.federation.transport.endpoints import InProcess
@@ -86,7 +86,7 @@ class WatchedSite:
 
     def handle(self, verb: str, request: bytes) -> bytes:
         """The site's reply."""
-        if self.round != SECOND or verb in (HELLO, EVALUATE):
+        if self.round != SECOND or verb in (REGISTER, EVALUATE):
             return self.site.handle(verb, request)
         with self.walk.taken():
             return self.site.handle(verb, request)
@@ -121,7 +121,7 @@ def site_walk(folder: Path) -> Walk:
     watched = WatchedSite(sites[WATCHED], Walk())
     handlers = {name: site.handle for name, site in sites.items()} | {WATCHED: watched.handle}
     server = FederationServer(federation.plan, InProcess(handlers))
-    for run in follow(server.run_plan, source=server):
+    for run in follow(server.run_spec, source=server):
         watched.round = run.state.round + 1
     assert not server.sites.problems
     return watched.walk

@@ -50,7 +50,7 @@ def measure(rounds: int, clients: int, samples: int, perturbation: str) -> Itera
     plain = methods.make("nbafl", {"epsilon": 10.0, **given})
     size = {"low": {}, "high": {"mechanism.importance.noise_factor": 1}}[perturbation]
     ranking = methods.make("priority", {"method": "sensitivity", **size, **given})
-    runs = [tacit.rounds(method, task, seed=0, workers=1, noise="seeded") for method in (plain, ranking)]
+    runs = [tacit.rounds(method, task, seed=0, workers=1, randomness="seeded") for method in (plain, ranking)]
     for number in range(1, rounds + 1):
         epoch, ranked = (_seconds(run) for run in runs)
         yield RankingTime(number, epoch, ranked)

@@ -16,7 +16,7 @@ SIDE, REPEATS = 1024, 7
 
 
 def peak_gflops(workers: int) -> float:
-    """10⁹ operations per second of float32 products of matrices, in so many processes with one thread each."""
+    """10⁹ operations per second of float32 products of matrices, in this many processes with one thread each."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -44,5 +44,5 @@ def gflop(workload: Workload) -> float:
 
 
 def share(gflop: float, seconds: float, peak: float) -> float:
-    """The share of the roofline that a round of so many seconds reaches."""
+    """The share of the roofline that a round of this many seconds reaches."""
     return gflop / peak / seconds

@@ -195,10 +195,10 @@ def measure(clients: int, dim: int, workers: int, *, whole: bool) -> AtSize:
     p = Parameters(cohort=clients, dim=dim, corrupt=TENTH, dropout=TENTH)
     session = SecaggSession(run=bytes(16), round=0, model=bytes(32), config=bytes(32), parameters=p)
     lost = frozenset(np.random.default_rng(0).permutation(clients)[: clients // 10].tolist())
-    population, unmasking = Population(session, lost), Unmasking(workers)
+    population, removal = Population(session, lost), Unmasking(workers)
     server_seconds: defaultdict[str, float] = defaultdict(float)
     with nullcontext() if whole else patch.object(secagg_client, "padded_vector", population.what_remains):
-        outcome = _play(population, unmasking, server_seconds)
+        outcome = _play(population, removal, server_seconds)
     expected = np.zeros(dim, np.uint32)
     for client in set(range(clients)) - lost:
         expected += population.vector(client)
@@ -215,8 +215,8 @@ def measure(clients: int, dim: int, workers: int, *, whole: bool) -> AtSize:
         client_pads=graph.degree + 1,
         client_pad_seconds=min(population.uploads),
         server_seconds=dict(server_seconds),
-        server_pads=unmasking.pads,
-        unmask_wall=unmasking.wall,
+        server_pads=removal.pads,
+        unmask_wall=removal.wall,
         up={phase.name: sum(table.values()) / len(table) for phase, table in transcript.up.items()},
         down={phase.name: sum(table.values()) / len(table) for phase, table in transcript.down.items()},
         peak_mib=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10,
@@ -224,11 +224,11 @@ def measure(clients: int, dim: int, workers: int, *, whole: bool) -> AtSize:
     )
 
 
-def _play(population: Population, unmasking: Unmasking, server_seconds: defaultdict[str, float]) -> SecaggOutcome:
+def _play(population: Population, removal: Unmasking, server_seconds: defaultdict[str, float]) -> SecaggOutcome:
     """A conversation; `server_seconds` receives the server's CPU time by phase."""
     p = population.session.parameters
     server = converse(
-        population.session, range(p.cohort), population.directory, remove=unmasking.remove, entropy=noise("server")
+        population.session, range(p.cohort), population.directory, remove=removal.remove, entropy=noise("server")
     )
     began, clients = time.process_time(), 0.0
     requests: Requests = next(server)

@@ -78,7 +78,7 @@ def enrol(folder: Path) -> None:
         key = json.loads(command(f"site init {folder}/{name}/site.toml --json"))["public_key"]
         directory += f'{name} = "{key}"\n'
         settings = (folder / name / "site.toml").read_text()
-        (folder / name / "site.toml").write_text(settings.replace("least_cohort = 5", "least_cohort = 3"))
+        (folder / name / "site.toml").write_text(settings.replace("min_cohort = 5", "min_cohort = 3"))
     for place in (folder, *(folder / name for name in HOSPITALS)):
         (place / "directory.toml").write_text(directory)
 
@@ -106,7 +106,7 @@ def main() -> None:
             site.start()
         enrol(folder)
         server = FederationServer(read_plan(agree(folder)), Pipes({name: ours for name, (ours, _) in ends.items()}))
-        *_, run = follow(server.run_plan, source=server, out=folder / "run")
+        *_, run = follow(server.run_spec, source=server, out=folder / "run")
         print(f"{run.state.round} rounds with {len(sites)} sites; {run.bytes.up:,} bytes up, {run.bytes.down:,} down")
         print(run.privacy)
         for ours, _ in ends.values():

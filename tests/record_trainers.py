@@ -6,7 +6,7 @@ from typing import ClassVar, Self
 
 from tacit.core import ClientRound, Descent, Rows, View, Wave
 from tacit.core.interfaces import Trainer
-from tacit.core.prices import Gaussian, RecordPrice, RecordSum, Release, Repeated, Sampling, Unsized
+from tacit.core.prices import Gaussian, RecordPrice, RecordSum, Release, Repeated, Sampling, Uncalibrated
 
 
 class Untrained(Trainer):
@@ -28,12 +28,12 @@ class NoisySteps(Untrained):
 
     def record_price(self, samples: int) -> RecordPrice | None:
         if self.noise_multiplier is None:
-            return Unsized()
+            return Uncalibrated()
         rate = min(1.0, self.batch_size / samples)
         release = Release(Gaussian(self.noise_multiplier), sampling=Sampling.at(rate, "poisson"))
         return Repeated(release, ceil(self.epochs / rate))
 
-    def sized(self, noise: float) -> Self:
+    def with_noise_multiplier(self, noise: float) -> Self:
         return replace(self, noise_multiplier=noise)
 
 

@@ -11,7 +11,7 @@ PUBLIC = """
 train rounds Run State Report MlflowLog TensorBoardLog
 Task Population Preprocessing tasks
 CrossEntropy BinaryCrossEntropy SequenceCrossEntropy MeanSquared RootMeanSquared RootBrier
-Method Budget methods pieces card Card check
+Method Budget methods pieces card Card probe
 TacitError UserError CompositionError DataError ModelError TrainingError
 """
 PIECES = """

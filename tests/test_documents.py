@@ -170,19 +170,6 @@ def test_links_lead_somewhere() -> None:
             assert (page.parent / target).exists(), f"{page.relative_to(ROOT)} links to {target}"
 
 
-BANNED = re.compile(
-    r"\b(so many|likewise|a sentence each|as far as it came|some minutes|off line|of one's own|one's own|who has it)\b",
-    re.IGNORECASE,
-)
-
-
-def test_words_that_readers_stumbled_over_are_gone() -> None:
-    others = ("CHANGELOG.md", "CONTRIBUTING.md", "PACKAGE.md", "SECURITY.md", "examples/README.md")
-    pages = [*PAGES, *(ROOT / name for name in others), *sorted((ROOT / "experiments").rglob("*.md"))]
-    found = {str(page.relative_to(ROOT)): BANNED.findall(page.read_text()) for page in pages}
-    assert {page: words for page, words in found.items() if words} == {}
-
-
 def test_the_glossary_is_linked() -> None:
     assert "docs/glossary.md" in (cli.__doc__ or "")
     assert "(docs/glossary.md)" in (ROOT / "README.md").read_text()

@@ -45,7 +45,7 @@ def main() -> None:
     task = Task(
         model=workload.net, clients=list(zip(*workload.data(), strict=True)), public=(public[0][0], public[1][0])
     )
-    steps = rounds(method, task, seed=0, workers=job.workers, noise="seeded")
+    steps = rounds(method, task, seed=0, workers=job.workers, randomness="seeded")
     newest = flat(workload.net())
 
     def weights() -> Tensor:

@@ -25,7 +25,7 @@ from tacit.privacy.accountants import Accounting, RdpClassic, default_accountant
 from tacit.privacy.guarantee import Guarantee
 from tacit.privacy.planned_charges import release_of
 from tacit.report.intervals import Interval
-from tacit.runs.records import size_noise
+from tacit.runs.run import calibrate_method
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for the module that all experiments share
 import trials
@@ -118,7 +118,7 @@ class Trial:
 
 def train(method: tacit.Method, task: tacit.Task, seed: int, place: Path | None) -> tacit.Run:
     """A run with seeded noise; `place`: the folder in which it can be resumed."""
-    return trials.train(method, task, seed, place, noise="seeded")
+    return trials.train(method, task, seed, place, randomness="seeded")
 
 
 @dataclass(frozen=True)
@@ -172,10 +172,10 @@ def _between(ends: tuple[float, float], at: float) -> float:
 
 @cache
 def noise_for(epsilon: float, rounds: int, clients: int, central: bool = False) -> float:
-    """The noise multiplier that ε requires in so many rounds, the same for all methods; it takes seconds to compute."""
+    """The noise multiplier that ε requires in this many rounds, for all methods; it takes seconds."""
     make = tacit.methods.priority_dp if central else tacit.methods.fl_std_dp
     method = make(rounds=rounds, cohort=int(COHORT), epsilon=epsilon, delta=DELTA)
-    sized = size_noise(method, clients).mechanism
+    sized = calibrate_method(method, clients).mechanism
     assert isinstance(sized, tacit.pieces.DistributedGaussian | tacit.pieces.CentralGaussian)
     assert sized.noise_multiplier is not None
     return sized.noise_multiplier
@@ -189,7 +189,7 @@ def run(
     task = contender.task(parts[trial.part])
     method, clients = contender.make(trial, problem, task), len(task.population)
     central = isinstance(method.mechanism, tacit.pieces.CentralGaussian)
-    method = method.sized(noise_for(trial.epsilon, method.rounds, clients, central))
+    method = method.with_noise_multiplier(noise_for(trial.epsilon, method.rounds, clients, central))
     try:
         runs = contender.train(method, task, trial, place)
     except tacit.TrainingError:

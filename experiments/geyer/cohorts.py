@@ -19,7 +19,7 @@ from statistics import fmean
 import tacit
 from tacit.papers.validation import divided
 from tacit.report.intervals import Interval
-from tacit.runs.records import size_noise
+from tacit.runs.run import calibrate_method
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for the module that all experiments share
 from trials import Result, TrialFile
@@ -73,7 +73,7 @@ def sampler_of(schedule: str, case: Case) -> tacit.pieces.Growing:
 @cache
 def noise_for(schedule: str, clients: int) -> float:
     """The noise multiplier that uses up the budget in the last round."""
-    method = size_noise(method_of(Trial(clients, schedule, 1.0, 0.1, "test", 0), None), clients)
+    method = calibrate_method(method_of(Trial(clients, schedule, 1.0, 0.1, "test", 0), None), clients)
     assert isinstance(method.mechanism, tacit.pieces.CentralGaussian)
     assert method.mechanism.noise_multiplier is not None
     return method.mechanism.noise_multiplier
@@ -92,7 +92,7 @@ def run(trial: Trial) -> Result:
     """Accuracy, ε and the number of messages."""
     noise = noise_for(trial.schedule, trial.clients)
     method, task = method_of(trial, noise), part_of(trial.clients, trial.part)
-    made = tacit.train(method, task, seed=trial.seed, workers=1, evaluate_every=method.rounds, noise="seeded")
+    made = tacit.train(method, task, seed=trial.seed, workers=1, evaluate_every=method.rounds, randomness="seeded")
     messages = sum(len(report.clients) for report in made.history)
     return {
         "accuracy": made.metrics["accuracy"],

@@ -29,11 +29,11 @@ def task_of(model: dict[str, str]) -> tacit.Task:
     return tacit.tasks.make_task("mnist", clients=100, partition="shards", samples=600, **model)
 
 
-def federated(task: tacit.Task) -> nn.Module:
+def adapt_to_sites(task: tacit.Task) -> nn.Module:
     """The model of the row `K=100 fixed bound`."""
     descent = tacit.pieces.Sgd(lr=0.2, epochs=1, batch_size=50)
     method = tacit.methods.geyer(cohort=100, noise=3.7185, rounds=60, clip=0.5, epsilon=8, delta=1e-3, descent=descent)
-    return tacit.train(method, task, seed=0, workers=1, evaluate_every=60, noise="seeded").model
+    return tacit.train(method, task, seed=0, workers=1, evaluate_every=60, randomness="seeded").model
 
 
 def trained(start: nn.Module, data: Samples, seed: int) -> nn.Module:
@@ -50,7 +50,7 @@ def trained(start: nn.Module, data: Samples, seed: int) -> nn.Module:
 
 
 def line(name: str, task: tacit.Task, model_for: Callable[[int], nn.Module]) -> str:
-    """The mean accuracy over clients, of one's own model on all digits and on one's own."""
+    """The mean accuracy over clients, of your own model on all digits and on your own."""
     x, y = task.test
     every, own = [], []
     with torch.no_grad():
@@ -67,7 +67,7 @@ def line(name: str, task: tacit.Task, model_for: Callable[[int], nn.Module]) -> 
 def main() -> None:
     """Print a line per model."""
     task = task_of(LINEAR)
-    shared, fresh = federated(task), task.model()
+    shared, fresh = adapt_to_sites(task), task.model()
     print("| trained on | all ten digits | the client's own digits |", "|---|---|---|", sep="\n")
     print(line("all clients' data, ε = 8", task, lambda _: shared))
     print(line("its own data", task, lambda client: trained(fresh, task.population[client], client)))

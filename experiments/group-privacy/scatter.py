@@ -42,7 +42,7 @@ class Released:
 def released(method: tacit.Method, task: tacit.Task) -> Iterator[Released]:
     """What the clients of every round send."""
     state, wave_of = initial_state(method, task, SEED), waves(task, SEED)
-    for after, _ in rounds(method, task, seed=SEED, workers=1, noise="seeded"):
+    for after, _ in rounds(method, task, seed=SEED, workers=1, randomness="seeded"):
         yield _of_round(method, task, state, wave_of)
         state = after
 

@@ -10,7 +10,7 @@ three seeds and evaluated on the test images, once:
 |---|---|---|
 | `all` | all weights (`dp-fedsgd`) | 10 or 20 rounds |
 | `largest` | those with the largest gradients on public images of the kind (`fl-top-record-dp`) | 2 or 10 % of them |
-| `largest by digits` | likewise, of Fashion-MNIST, with the largest gradients on public digits | 2 or 10 % of them |
+| `largest by digits` | the same, of Fashion-MNIST, with the largest gradients on public digits | 2 or 10 % of them |
 | `random` | random ones, the same in all rounds | 2 or 10 % of them |
 | `small` | all weights of a small model (`dp-fedsgd`) | none or 25 hidden units |
 

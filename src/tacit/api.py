@@ -20,9 +20,9 @@ from tacit.errors import CompositionError, DataError, ModelError, TacitError, Tr
 from tacit.report.cards import Card, card
 from tacit.report.mlflow_log import MlflowLog
 from tacit.report.tensorboard_log import TensorBoardLog
-from tacit.runs.checking import check
-from tacit.runs.records import Run
+from tacit.runs.probing import probe
 from tacit.runs.rounds import rounds
+from tacit.runs.run import Run
 from tacit.runs.training import train
 
 __all__ = [  # noqa: RUF022 (by what they are for)
@@ -52,7 +52,7 @@ __all__ = [  # noqa: RUF022 (by what they are for)
     "pieces",
     "card",
     "Card",
-    "check",
+    "probe",
     # errors
     "TacitError",
     "UserError",

@@ -155,7 +155,7 @@ def test_the_noise_is_that_of_the_budget(tmp_path: Path) -> None:
     options = ["--set", "cohort=4", "epsilon=8", "delta=0.01", "rounds=3", "--population", "9", "--seed", "3"]
     assert cli.main(["enclave", "configure", "geyer", *options, "--out", str(tmp_path / "c.json")]) == 0
     method = Method.from_canonical(Configuration.from_bytes((tmp_path / "c.json").read_bytes()).method)
-    assert not method.terms.unsized
+    assert not method.terms.uncalibrated
     assert method.budget is not None
 
 

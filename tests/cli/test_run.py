@@ -33,7 +33,7 @@ from tacit.runs.directory import (
 from tacit.runs.manifest import MANIFEST_FORMAT
 
 SMALL = ["--set", "cohort=2", "epochs=1", "--workers", "1"]
-LONG = ["run", "fedavg", "--rounds", "60", "--set", "cohort=10", "epochs=1", "--seed", "4", "--noise", "seeded"]
+LONG = ["run", "fedavg", "--rounds", "60", "--set", "cohort=10", "epochs=1", "--seed", "4", "--randomness", "seeded"]
 
 
 @pytest.fixture(autouse=True)
@@ -170,7 +170,7 @@ def test_an_experiment_file_is_the_only_argument(capsys):
 
 def test_directories_are_numbered_when_taken():
     for _ in range(3):
-        assert main(["run", "fedavg", "--rounds", "1", *SMALL, "--noise", "seeded"]) == 0
+        assert main(["run", "fedavg", "--rounds", "1", *SMALL, "--randomness", "seeded"]) == 0
     names = {path.name for path in Path("runs").iterdir()}
     assert names == {"fedavg-digits-0", "fedavg-digits-0-2", "fedavg-digits-0-3"}
     assert_same(Path("runs/fedavg-digits-0"), Path("runs/fedavg-digits-0-3"))
@@ -192,20 +192,20 @@ def test_json_is_one_document_that_agrees_with_the_files(capsys):
 
 
 def test_an_experiment_runs_every_seed_and_yields_to_the_command_line(capsys):
-    head = 'method = "fedavg"\nseeds = [1, 2]\nnoise = "seeded"\n'
+    head = 'method = "fedavg"\nseeds = [1, 2]\nrandomness = "seeded"\n'
     toml = f"{head}[args]\nrounds = 9\ncohort = 2\nepochs = 1\n[task-args]\nclients = 10\n"
     Path("mine.toml").write_text(toml)
     assert main(["run", "mine.toml", "--rounds", "1", "--set", "cohort=3", "--out", "two", "--workers", "1"]) == 0
     assert [line.split()[2] for line in capsys.readouterr().out.splitlines()[1:3]] == ["1", "2"]
     for seed in (1, 2):
         run = Path("two") / f"seed-{seed}"
-        assert (read_manifest(run).seed, read_manifest(run).noise) == (seed, "seeded")
+        assert (read_manifest(run).seed, read_manifest(run).randomness) == (seed, "seeded")
         assert [len(report.clients) for report in read_rounds(run)] == [3]
 
 
 def test_the_number_of_workers_does_not_matter():
     for workers in ("1", "2"):
-        line = ["run", "fedavg", "--rounds", "2", "--set", "cohort=5", "epochs=1", "--noise", "seeded"]
+        line = ["run", "fedavg", "--rounds", "2", "--set", "cohort=5", "epochs=1", "--randomness", "seeded"]
         assert main([*line, "--workers", workers, "--out", workers]) == 0
     assert_same(Path("1"), Path("2"))
 
@@ -319,7 +319,11 @@ def test_runs_from_python_are_resumed_in_python(capsys):
     import tacit
 
     tacit.train(
-        tacit.methods.fedavg(rounds=1, cohort=2), tacit.tasks.make_task("digits"), workers=1, out="run", noise="seeded"
+        tacit.methods.fedavg(rounds=1, cohort=2),
+        tacit.tasks.make_task("digits"),
+        workers=1,
+        out="run",
+        randomness="seeded",
     )
     assert main(["run", "--resume", "run"]) == 2
     assert "resume=True" in capsys.readouterr().err

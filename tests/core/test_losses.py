@@ -45,7 +45,7 @@ def test_root_losses() -> None:
     assert RootBrier().per_sample(logits, labels).tolist() == [0.5, 0.5]
     assert RootBrier().metrics(logits, labels) == pytest.approx({"accuracy": 0.5, "loss": 0.5**0.5})
     with pytest.raises(DataError, match=r"labels in 0\.\.1"):
-        RootBrier().check(torch.tensor([2]), logits)
+        RootBrier().validate(torch.tensor([2]), logits)
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_root_losses() -> None:
 )
 def test_invalid_targets_are_rejected(loss: Loss, y: torch.Tensor, message: str) -> None:
     with pytest.raises(DataError, match=message):
-        loss.check(y, torch.zeros(2, 3))
+        loss.validate(y, torch.zeros(2, 3))
 
 
 def test_every_owner_gets_the_outputs_of_its_best_hypothesis() -> None:

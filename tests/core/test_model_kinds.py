@@ -217,7 +217,7 @@ WORKS: dict[str, Callable[[], tacit.Run]] = {
     "Huber": lambda: train(nn.Linear(4, 1), y=REAL, loss=nn.HuberLoss()),
     "Huber without a column": lambda: train(lambda: Squeezed(), y=REAL, loss=nn.HuberLoss()),
     "a function of torch": lambda: train(nn.Linear(4, 1), y=REAL, loss=F.l1_loss),
-    "a function of one's own": lambda: train(nn.Linear(4, 3), loss=lambda z, y: F.cross_entropy(2 * z, y)),
+    "a function of your own": lambda: train(nn.Linear(4, 3), loss=lambda z, y: F.cross_entropy(2 * z, y)),
     "log-probabilities": lambda: train(nn.Sequential(nn.Linear(4, 3), nn.LogSoftmax(-1)), loss=nn.NLLLoss()),
     "another number that is ignored": lambda: train(
         lambda: Recurrent(), TOKENS, torch.where(TOKENS > 15, -1, TOKENS % 3), loss=nn.CrossEntropyLoss(ignore_index=-1)
@@ -434,7 +434,7 @@ def test_randomness_in_a_model_follows_from_the_seed() -> None:
     clients = [(X[:7], Y[:7]), (X[7:], Y[7:])]
     task = tacit.Task(model=lambda: Noisy(), clients=clients)
     method = tacit.methods.fedavg(rounds=2, cohort=2)
-    first, second = (tacit.train(method, task, seed=1, noise="seeded", workers=1).state.weights for _ in range(2))
+    first, second = (tacit.train(method, task, seed=1, randomness="seeded", workers=1).state.weights for _ in range(2))
     assert torch.equal(first, second)
 
 

@@ -24,7 +24,7 @@ FORM = make("fl-std-dp").to_plain()
 
 @dataclass(frozen=True)
 class Halved(Mean):
-    """A piece of one's own."""
+    """A piece of your own."""
 
     part: float = 0.5
     sensitivity: ClassVar[float] = 0.5
@@ -67,7 +67,7 @@ def test_equal_methods_have_equal_digests_in_every_process() -> None:
 
 
 def test_infinite_numbers_are_kept_and_nan_is_refused() -> None:
-    endless = replace(make("fedavg"), reach=math.inf)
+    endless = replace(make("fedavg"), max_row_norm=math.inf)
     assert Method.from_canonical(endless.canonical) == endless
     with pytest.raises(UserError, match="got NaN"):
         to_plain((math.nan,))

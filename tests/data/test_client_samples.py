@@ -336,8 +336,8 @@ def test_what_does_not_end_is_refused(what: str, monkeypatch: pytest.MonkeyPatch
         def __iter__(self) -> Iterator[Any]:
             return endless()
 
-    monkeypatch.setattr(data_sets, "MOST_SAMPLES", 50)
-    monkeypatch.setattr(client_samples, "MOST_CLIENTS", 50)
+    monkeypatch.setattr(data_sets, "MAX_STREAMED_SAMPLES", 50)
+    monkeypatch.setattr(client_samples, "MAX_CLIENTS", 50)
     data: Any = {"samples": [endless()], "a loader": [DataLoader(Endless(), 5)]}.get(
         what, ((X, Y) for _ in itertools.count())
     )
@@ -397,7 +397,7 @@ def test_the_column_of_persons_is_no_input_of_held_out_data(form: str) -> None:
     data = frame(person=np.arange(12) // 2)
     given = data if form == "a frame" else data.to_records(index=False)
     task = tacit.Task(
-        model=nn.Linear(3, 2), clients=[given], test=given, target="died", patient="person", test_overlap="intended"
+        model=nn.Linear(3, 2), clients=[given], test=given, target="died", person="person", test_overlap="intended"
     )
     assert torch.equal(task.test[0], torch.tensor(X).float())
     assert task.population.persons is not None

@@ -24,7 +24,7 @@ FULL = Encoding(
     indicators=("age",),
     target=TargetColumn("died", ("0", "1")),
     client="hospital",
-    patient="person",
+    person="person",
     dropped=("name",),
     preprocessing=Preprocessing("private", "ages."),
 )
@@ -61,7 +61,7 @@ def test_the_digest_covers_every_field_and_the_order_of_columns() -> None:
         replace(FULL, indicators=()),
         replace(FULL, target=TargetColumn("died", ("1", "0"))),
         replace(FULL, client="site"),
-        replace(FULL, patient="id"),
+        replace(FULL, person="id"),
         replace(FULL, dropped=()),
         replace(FULL, preprocessing=Preprocessing("public")),
     ]

@@ -103,7 +103,7 @@ def test_rows_of_nobody_are_refused(tmp_path: Path) -> None:
     frame = FRAME.assign(name=["", *FRAME["name"][1:]])
     with pytest.raises(tacit.DataError, match="the patient 'name' in every row"):
         tacit.Population.from_parquet(
-            tmp_path / "p", one_file(tmp_path, frame), client="hospital", target="died", patient="name"
+            tmp_path / "p", one_file(tmp_path, frame), client="hospital", target="died", person="name"
         )
     assert not (tmp_path / "p").exists()
 

@@ -37,7 +37,7 @@ IN_FRAMES: dict[str, Any] = {
 
 @pytest.mark.parametrize("kind", IN_FRAMES)
 def test_a_column_of_ids_is_no_input(kind: str) -> None:
-    found = task([IN_FRAMES[kind]()], target="died", patient="person").population
+    found = task([IN_FRAMES[kind]()], target="died", person="person").population
     assert found.persons is not None
     assert found.persons.tolist() == [0, 1, 0, 2, 1]
     assert found.x.tolist() == X.tolist()
@@ -46,7 +46,7 @@ def test_a_column_of_ids_is_no_input(kind: str) -> None:
 
 def test_a_column_of_dictionaries() -> None:
     clients = {"Rome": {"x": X, "y": Y, "person": IDS}, "Oslo": {"x": X[:2], "y": Y[:2], "person": [7, 7]}}
-    found = task(clients, target="y", patient="person").population
+    found = task(clients, target="y", person="person").population
     assert found.persons is not None
     assert found.persons.tolist() == [0, 1, 0, 2, 1, 0, 0]
     assert (found.names, found.unit_sizes.tolist()) == (("Rome", "Oslo"), [3, 1])
@@ -54,7 +54,7 @@ def test_a_column_of_dictionaries() -> None:
 
 @pytest.mark.parametrize("ids", [IDS, np.array(IDS), torch.tensor([4, 2, 4, 9, 2]), [1.5, 2.5, 1.5, 3.0, 2.5]])
 def test_vectors_of_ids(ids: Any) -> None:
-    found = task([(X, Y)], patient=[ids]).population
+    found = task([(X, Y)], person=[ids]).population
     assert found.persons is not None
     assert found.persons.tolist() == [0, 1, 0, 2, 1]
 
@@ -67,7 +67,7 @@ def test_without_ids_the_unit_is_the_record() -> None:
 def test_the_samples_of_some_persons_follow_each_other() -> None:
     x = torch.arange(8.0)[:, None]
     whole = Population.split(x, torch.zeros(8).long(), [torch.tensor([7, 0, 1, 2, 3]), torch.tensor([4, 5, 6])])
-    found = task(whole, patient=[IDS, [1, 2, 1]]).population
+    found = task(whole, person=[IDS, [1, 2, 1]]).population
     indices, counts = found.samples_of(0, torch.tensor([1, 2]))
     assert (indices.tolist(), counts.tolist() if counts is not None else None) == ([0, 3, 2], [2, 1])
     indices, counts = found.samples_of(1, torch.tensor([0]))
@@ -84,7 +84,7 @@ def test_the_samples_of_some_persons_follow_each_other() -> None:
         ({"patient": [["ann", None, "b", "c", "d"]]}, "but record 1 has none"),
         ({"patient": [["ann", "bob", "b", float("nan"), "d"]]}, "but record 3 has none"),
         ({"patient": 3}, "Expected ids of persons, got '3'"),
-        ({"patient": "person"}, "Expected client 0 to have named columns for patient='person', got a tuple."),
+        ({"patient": "person"}, "Expected client 0 to have named columns for person='person', got a tuple."),
     ],
 )
 def test_ids_that_do_not_fit_are_refused(options: Any, message: str) -> None:
@@ -95,10 +95,10 @@ def test_ids_that_do_not_fit_are_refused(options: Any, message: str) -> None:
 
 def test_a_column_that_does_not_exist_is_refused() -> None:
     with pytest.raises(DataError, match="Expected client 0 to have the column 'persn', given as patient"):
-        task([frame()], target="died", patient="persn")
+        task([frame()], target="died", person="persn")
     population = task([(X, Y)]).population
     with pytest.raises(DataError, match="'person', which no client has as a column"):
-        task(population, patient="person")
+        task(population, person="person")
 
 
 def test_equal_ids_at_two_clients_are_one_person() -> None:

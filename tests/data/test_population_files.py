@@ -14,7 +14,7 @@ from tacit import methods
 from tacit.core import Method
 from tacit.core.prices import Unit
 from tacit.data import Population, Task
-from tacit.data.population_files import STORED, PopulationWriter, let_go, open_population, read_ahead
+from tacit.data.population_files import STORED, PopulationWriter, open_population, read_ahead, release_pages
 from tacit.engine import rounds
 from tacit.errors import DataError, UserError
 from tacit.pieces.samplers import FixedSize
@@ -31,7 +31,9 @@ def test_training_from_disk_gives_the_same_bits(tmp_path: Path, workers: int) ->
     assert hasattr(Task(model=zoo.mlp, clients=disk).population.x, STORED)
     finals = []
     for clients in (memory, Population.open(tmp_path / "p")):
-        *_, (state, _) = rounds(METHOD, Task(model=zoo.mlp, clients=clients), seed=1, workers=workers, noise="seeded")
+        *_, (state, _) = rounds(
+            METHOD, Task(model=zoo.mlp, clients=clients), seed=1, workers=workers, randomness="seeded"
+        )
         finals.append(state.weights)
     assert torch.equal(*finals)
 
@@ -48,7 +50,7 @@ def test_training_persons_from_disk_gives_the_same_bits(tmp_path: Path) -> None:
     assert hasattr(disk.persons, STORED)
     method = methods.dp_sgd(rounds=2, epsilon=None, noise=1.0)
     for clients in (visited(), disk, zoo.population(SIZES)):
-        *_, (state, _) = rounds(method, Task(model=zoo.mlp, clients=clients), seed=1, workers=1, noise="seeded")
+        *_, (state, _) = rounds(method, Task(model=zoo.mlp, clients=clients), seed=1, workers=1, randomness="seeded")
         finals.append(state.weights)
     assert torch.equal(finals[0], finals[1])
     assert not torch.equal(finals[0], finals[2])
@@ -69,7 +71,7 @@ def test_persons_are_written_with_their_clients(tmp_path: Path) -> None:
     assert (found.unit, found.unit_sizes.tolist()) == (Unit.PERSON, [2, 9, 3])
     assert found.persons is not None
     assert found.persons.tolist() == [0, 1, 1, 0, *range(9), 0, 0, 0, 1, 1, 0, 2]
-    let_go(found)
+    release_pages(found)
     again = Population.write(tmp_path / "q", found)
     assert again.persons is not None
     assert torch.equal(again.persons, found.persons)
@@ -105,9 +107,9 @@ def test_what_was_let_go_is_read_again(tmp_path: Path) -> None:
     whole = zoo.population(SIZES)
     disk = Population.write(tmp_path / "p", whole)
     read_ahead(disk, torch.tensor([1, 7]))
-    let_go(disk)
+    release_pages(disk)
     assert torch.equal(disk.x, whole.x)
-    let_go(whole)  # in memory: nothing happens
+    release_pages(whole)  # in memory: nothing happens
     assert torch.equal(disk.sizes_of(torch.tensor([7, 0])), torch.tensor([6, 4]))
 
 

@@ -40,7 +40,7 @@ def test_what_can_be_read_in_one_way_is(texts: list[str], numbers: list[float]) 
 def test_other_texts_are_categories(texts: list[str]) -> None:
     found = table(a=texts, b=["1", "2"])
     assert found.columns["a"].tolist() == texts
-    assert found.doubts == {}
+    assert found.ambiguous_columns == {}
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ consortium = Consortium.at(Path({folder!r}), 5)
 plan = consortium.plan("fl-std", args={{"cohort": 5}})
 consortium.accept(plan)
 here = server(plan, transport(consortium.sites()))
-*_, run = follow(here.run_plan, source=here)
+*_, run = follow(here.run_spec, source=here)
 assert run.state.round == 2
 """
 NO_ENCLAVE = """

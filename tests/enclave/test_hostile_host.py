@@ -92,7 +92,7 @@ def test_the_noise_of_shares_follows_from_the_cohort_that_is_drawn_inside() -> N
 @pytest.mark.parametrize("told", [1, 5, 7, 2**32 - 1])
 def test_a_share_for_another_cohort_is_rejected(told: int) -> None:
     """Clients sign the size of the cohort that they were told, from which their share of the noise follows."""
-    federation = Federation(method(mechanism=replace(SHARES, at_once=False, dropouts=0.2)))
+    federation = Federation(method(mechanism=replace(SHARES, single_draw=False, dropouts=0.2)))
 
     def tell(sent: Messages, index: int, model: bytes = MODEL) -> None:
         Federation.encode(federation, sent, index, model)
@@ -363,7 +363,7 @@ def test_a_rolled_back_journal_is_refused_by_every_client(trial: int, tmp_path: 
 
 
 def test_clients_follow_the_log_through_rounds_that_they_miss() -> None:
-    federation = Federation(method(Enclave(least=1, colluding=0.0)))
+    federation = Federation(method(Enclave(min_clients=1, colluding=0.0)))
     others = tuple(client for client in COHORT if client != CLIENT)
     federation.run_round(messages(rows(0)), 0)
     for index in (1, 2, 3):

@@ -114,7 +114,7 @@ def test_noise_is_added_inside() -> None:
 
 @pytest.mark.parametrize("least", [6, 7])
 def test_with_too_few_contributors_nothing_is_released(least: int) -> None:
-    channel = Enclave(least=least, colluding=0.0)
+    channel = Enclave(min_clients=least, colluding=0.0)
     federation = Federation(method(channel, CentralGaussian(clip=FixedClip(1.0), noise_multiplier=1.0)))
     result = federation.run_round(messages(rows(0))).result
     assert (result.release.total.weight > 0) is (least == 6)
@@ -124,7 +124,7 @@ def test_with_too_few_contributors_nothing_is_released(least: int) -> None:
 
 
 def test_a_failed_round_may_be_repeated_and_a_released_one_may_not() -> None:
-    federation = Federation(method(Enclave(least=3)))
+    federation = Federation(method(Enclave(min_clients=3)))
     failed = federation.run_round(messages(rows(0)), 0, lambda replies: replies[:2])
     assert failed.result.release.contributors == ()
     federation.clients.stored.clear()
@@ -193,13 +193,13 @@ def test_settings_are_checked() -> None:
     with pytest.raises(UserError, match="Expected padding=0 >= 1"):
         Enclave(padding=0)
     with pytest.raises(UserError, match="Expected least=0 >= 1"):
-        Enclave(least=0)
+        Enclave(min_clients=0)
 
 
 def test_a_failed_round_leaves_no_entry_in_the_journal(tmp_path: Path) -> None:
     """The journal has an entry for every released aggregate, and for nothing else."""
     journal = Journal(tmp_path / "journal")
-    federation = Federation(method(Enclave(least=3)), journal)
+    federation = Federation(method(Enclave(min_clients=3)), journal)
     federation.run_round(messages(rows(0)), 0)
     federation.run_round(messages(rows(1)), 1, lambda replies: replies[:1])
     assert [entry.round for entry in Journal(tmp_path / "journal").entries] == [0]

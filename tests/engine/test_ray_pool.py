@@ -85,13 +85,13 @@ def test_a_token_of_another_cluster_is_named(address: str, tmp_path: Path, monke
     monkeypatch.delenv("RAY_AUTH_TOKEN")
     monkeypatch.setattr(ray_cluster.ray_constants, "NUM_REDIS_GET_RETRIES", 1)
     with pytest.raises(UserError, match=rf"join the Ray cluster at {address}.*the token is that of {token}"):
-        next(rounds(PLAIN, task(), workers=f"ray:{address}/2", noise="seeded"))
+        next(rounds(PLAIN, task(), workers=f"ray:{address}/2", randomness="seeded"))
     assert not ray.is_initialized()
 
 
 def test_an_address_where_nothing_answers() -> None:
     with pytest.raises(UserError, match=r"Expected a Ray cluster at 127\.0\.0\.1:1, but nothing answers there"):
-        next(rounds(PLAIN, task(), workers="ray:127.0.0.1:1", noise="seeded"))
+        next(rounds(PLAIN, task(), workers="ray:127.0.0.1:1", randomness="seeded"))
 
 
 def test_a_process_outside_the_cluster_computes_the_same_bits(address: str, client_port: int) -> None:
@@ -117,7 +117,7 @@ def test_without_rays_client_the_error_says_what_to_install(monkeypatch: pytest.
     with socket.create_server(("127.0.0.1", 0)) as server:
         place = f"ray://127.0.0.1:{server.getsockname()[1]}"
         with pytest.raises(UserError, match=rf"Ray's client to join {place}\. Install it: pip install 'ray\[client\]'"):
-            next(rounds(PLAIN, task(), workers=place, noise="seeded"))
+            next(rounds(PLAIN, task(), workers=place, randomness="seeded"))
 
 
 @pytest.fixture(scope="module")
@@ -133,7 +133,7 @@ def task(model: Any = zoo.cnn) -> Task:
 
 
 def final(method: Method, work: Task, workers: int | str) -> Tensor:
-    *_, (state, _) = rounds(method, work, seed=5, workers=workers, noise="seeded")
+    *_, (state, _) = rounds(method, work, seed=5, workers=workers, randomness="seeded")
     return state.weights
 
 
@@ -147,7 +147,7 @@ def test_methods_compute_the_bits_of_one_process(workers: str) -> None:
 @pytest.mark.parametrize("model", [zoo.cnn, zoo.Residual, zoo.Recurrent])
 def test_every_learner_computes_the_bits_of_one_process(model: Any, workers: str) -> None:
     """Also the metrics, and the sums of large models, which travel through shared memory."""
-    one, other = (list(rounds(PLAIN, task(model), seed=5, workers=w, noise="seeded")) for w in (1, workers))
+    one, other = (list(rounds(PLAIN, task(model), seed=5, workers=w, randomness="seeded")) for w in (1, workers))
     for (state, report), (actors_state, actors_report) in zip(one, other, strict=True):
         assert torch.equal(state.weights, actors_state.weights)
         assert report.metrics == actors_report.metrics
@@ -155,7 +155,7 @@ def test_every_learner_computes_the_bits_of_one_process(model: Any, workers: str
 
 
 def test_two_runs_at_a_time(workers: str, address: str) -> None:
-    steps = [rounds(PLAIN, task(), seed=5, workers=f"ray:{address}/1", noise="seeded") for _ in range(2)]
+    steps = [rounds(PLAIN, task(), seed=5, workers=f"ray:{address}/1", randomness="seeded") for _ in range(2)]
     pairs = zip(*steps, strict=True)
     assert all(torch.equal(one.weights, other.weights) for (one, _), (other, _) in pairs)
 
@@ -277,4 +277,4 @@ def test_without_ray_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPa
     with pytest.raises(
         UserError, match=r"Expected Ray for workers='ray'\. Install it: pip install 'tacit-fl\[ray\]'\."
     ):
-        next(rounds(PLAIN, task(), workers="ray", noise="seeded"))
+        next(rounds(PLAIN, task(), workers="ray", randomness="seeded"))

@@ -44,7 +44,7 @@ def method(*, number: int = 3) -> Method:
 
 
 def final(workers: int = 1, start: State | None = None, number: int = 3) -> State:
-    *_, (state, _) = rounds(method(number=number), task(), seed=3, workers=workers, state=start, noise="seeded")
+    *_, (state, _) = rounds(method(number=number), task(), seed=3, workers=workers, state=start, randomness="seeded")
     return state
 
 
@@ -61,7 +61,7 @@ def test_continuing_from_a_state_gives_the_same_bits() -> None:
 
 
 def test_another_seed_gives_another_run() -> None:
-    *_, (other, _) = rounds(method(), task(), seed=4, workers=1, noise="seeded")
+    *_, (other, _) = rounds(method(), task(), seed=4, workers=1, randomness="seeded")
     assert not torch.equal(other.weights, final().weights)
 
 
@@ -70,7 +70,7 @@ def test_a_dead_worker_is_replaced_and_its_wave_repeated(tmp_path: Path) -> None
     for workers in (1, 2):
         torch.manual_seed(0)
         work = Task(model=zoo.DiesOnce(tmp_path / "died"), clients=zoo.population(SIZES))
-        *_, (state, report) = rounds(method(), work, workers=workers, noise="seeded")
+        *_, (state, report) = rounds(method(), work, workers=workers, randomness="seeded")
         states.append(state.weights)
     assert (tmp_path / "died").exists()
     assert report.rejected == ()
@@ -92,12 +92,12 @@ class DiesAlways(nn.Module):
 def test_workers_that_keep_dying_end_the_run() -> None:
     work = Task(model=DiesAlways(), clients=zoo.population(SIZES))
     with pytest.raises(WorkerError, match=r"died 3 times on the same clients.*fewer workers"):
-        list(rounds(method(), work, workers=2, noise="seeded"))
+        list(rounds(method(), work, workers=2, randomness="seeded"))
 
 
 def test_no_process_outlives_the_generator() -> None:
     others = _children()
-    generator = rounds(method(), task(), workers=2, noise="seeded")
+    generator = rounds(method(), task(), workers=2, randomness="seeded")
     next(generator)
     assert len(_children() - others) == 2
     generator.close()
@@ -113,9 +113,9 @@ def test_one_broken_client_costs_only_its_own_work() -> None:
     good = zoo.population([5] * 9)
     broken = [(x * (1e30 if i == 4 else 1), y) for i, (x, y) in enumerate(good)]
     plain = Method(name="plain", rounds=1, sampler=Everyone(), trainer=Sgd(lr=0.1, steps=3))
-    (with_it, report), *_ = rounds(plain, Task(model=zoo.mlp, clients=broken), workers=1, noise="seeded")
+    (with_it, report), *_ = rounds(plain, Task(model=zoo.mlp, clients=broken), workers=1, randomness="seeded")
     rest = [pair for i, pair in enumerate(broken) if i != 4]
-    (without, _), *_ = rounds(plain, Task(model=zoo.mlp, clients=rest), workers=1, noise="seeded")
+    (without, _), *_ = rounds(plain, Task(model=zoo.mlp, clients=rest), workers=1, randomness="seeded")
     assert report.rejected == (4,)
     torch.testing.assert_close(with_it.weights, without.weights)
 
@@ -123,7 +123,7 @@ def test_one_broken_client_costs_only_its_own_work() -> None:
 def test_divergence_is_reported() -> None:
     wild = Method(name="wild", rounds=5, sampler=Everyone(), trainer=Sgd(lr=1e38, steps=5))
     with pytest.raises(TrainingError, match=r"round 1: training diverged\. Lower the learning rate"):
-        list(rounds(wild, task(), workers=1, noise="seeded"))
+        list(rounds(wild, task(), workers=1, randomness="seeded"))
 
 
 class CountedIdentity(Identity):
@@ -135,13 +135,13 @@ class CountedIdentity(Identity):
 
 
 def test_the_broadcast_is_made_once_per_round() -> None:
-    list(rounds(replace(method(number=2), codec=CountedIdentity()), task(), workers=1, noise="seeded"))
+    list(rounds(replace(method(number=2), codec=CountedIdentity()), task(), workers=1, randomness="seeded"))
     assert CountedIdentity.views == [0, 1]
 
 
 def test_an_empty_cohort_leaves_the_model_as_it_is() -> None:
     rare = Method(name="rare", rounds=3, sampler=Poisson(0.0001), trainer=Sgd(lr=0.1, steps=1))
-    *_, (state, report) = rounds(rare, task(), workers=1, noise="seeded")
+    *_, (state, report) = rounds(rare, task(), workers=1, randomness="seeded")
     assert report.clients == ()
     assert torch.equal(state.weights, initial_state(rare, task()).weights)
 
@@ -154,7 +154,7 @@ def test_noise_is_added_to_an_empty_cohort_too() -> None:
         trainer=Sgd(lr=0.1, steps=1),
         mechanism=CentralGaussian(clip=FixedClip(1.0), noise_multiplier=1.0),
     )
-    (state, _), *_ = rounds(rare, task(), workers=1, noise="seeded")
+    (state, _), *_ = rounds(rare, task(), workers=1, randomness="seeded")
     assert not torch.equal(state.weights, initial_state(rare, task()).weights)
 
 
@@ -165,14 +165,14 @@ def test_weighted_mean_weighs_by_samples() -> None:
     step = Sgd(lr=0.1, steps=1)
     weighted = Method(name="w", rounds=1, sampler=Everyone(), trainer=step, aggregator=WeightedMean())
     central = Method(name="c", rounds=1, sampler=Everyone(), trainer=step)
-    (one, _), *_ = rounds(weighted, Task(model=zoo.mlp, clients=clients), workers=1, noise="seeded")
-    (other, _), *_ = rounds(central, Task(model=zoo.mlp, clients=pooled), workers=1, noise="seeded")
+    (one, _), *_ = rounds(weighted, Task(model=zoo.mlp, clients=clients), workers=1, randomness="seeded")
+    (other, _), *_ = rounds(central, Task(model=zoo.mlp, clients=pooled), workers=1, randomness="seeded")
     torch.testing.assert_close(one.weights, other.weights)
 
 
 def test_metrics_are_those_of_the_returned_weights() -> None:
     work = task()
-    state, report = next(rounds(method(), work, seed=3, workers=2, noise="seeded"))
+    state, report = next(rounds(method(), work, seed=3, workers=2, randomness="seeded"))
     assert work.test is not None
     x, y = work.test
     outputs = module_at(work, 3, state.weights)(x)
@@ -180,7 +180,9 @@ def test_metrics_are_those_of_the_returned_weights() -> None:
 
 
 def test_evaluation_can_be_rare() -> None:
-    reports = [report for _, report in rounds(method(number=5), task(), workers=1, evaluate_every=3, noise="seeded")]
+    reports = [
+        report for _, report in rounds(method(number=5), task(), workers=1, evaluate_every=3, randomness="seeded")
+    ]
     assert [bool(report.metrics) for report in reports] == [False, False, True, False, True]
 
 
@@ -207,7 +209,7 @@ def test_evaluation_can_be_rare() -> None:
 def test_bad_tasks(work: Callable[[], Task], error: type[Exception], words: str) -> None:
     plain = Method(name="plain", rounds=1, sampler=Everyone(), trainer=Sgd(lr=0.1, steps=1))
     with pytest.raises(error, match=words):
-        list(rounds(plain, work(), workers=1, noise="seeded"))
+        list(rounds(plain, work(), workers=1, randomness="seeded"))
 
 
 def _task(more: list[tuple[Tensor, Tensor]], model: nn.Module | None = None) -> Task:
@@ -224,7 +226,7 @@ def _with_integers() -> nn.Module:
 def test_impossible_cohorts_are_refused_before_any_work() -> None:
     large = Method(name="large", rounds=2, sampler=FixedSize(50), trainer=Sgd(lr=0.1, steps=1))
     with pytest.raises(UserError, match=r"Expected a cohort of size=50 <= population=13\."):
-        rounds(large, task(), noise="seeded")
+        rounds(large, task(), randomness="seeded")
 
 
 MEMORY = """
@@ -257,7 +259,7 @@ def test_diagnostics_are_those_of_the_rows(aggregator: Mean | WeightedMean) -> N
     """V_c and U_s from the folded sums are what the definition gives on the rows themselves."""
     plain = Method(name="plain", rounds=1, sampler=Everyone(), trainer=Sgd(lr=0.1, steps=2), aggregator=aggregator)
     work = task()
-    (_, report), *_ = rounds(plain, work, workers=1, noise="seeded")
+    (_, report), *_ = rounds(plain, work, workers=1, randomness="seeded")
     model = make_model(work, 0)
     everyone = torch.arange(len(SIZES))
     wave = StackedClients(everyone, work.population, AutoLearner(model, work.loss))

@@ -42,7 +42,7 @@ def allow(**changes: object) -> dict[str, object]:
         "channels": ["plain", "secure-sum/active_server"],
         "epsilon": float("inf"),
         "delta": 1e-5,
-        "least_cohort": 3,
+        "min_cohort": 3,
         "metrics": "plain",
         "trust_server": True,
     }
@@ -135,4 +135,4 @@ def transport(sites: Mapping[str, Site]) -> InProcess:
 
 
 def server(plan: FederationPlan, way: Transport, *, seeded: bool = False, **options: Any) -> FederationServer:
-    return FederationServer(plan, way, noise="seeded" if seeded else "secret", sleep=lambda _: None, **options)
+    return FederationServer(plan, way, randomness="seeded" if seeded else "secret", sleep=lambda _: None, **options)

@@ -35,14 +35,14 @@ class Faulty:
     def sites(self) -> tuple[str, ...]:
         return self.inner.sites()
 
-    def ask(self, verb: str, requests: Mapping[str, bytes], patience: float) -> Mapping[str, bytes | Failure]:
-        return {name: self._one(name, verb, data, patience) for name, data in requests.items()}
+    def ask(self, verb: str, requests: Mapping[str, bytes], timeout: float) -> Mapping[str, bytes | Failure]:
+        return {name: self._one(name, verb, data, timeout) for name, data in requests.items()}
 
-    def _one(self, name: str, verb: str, data: bytes, patience: float) -> bytes | Failure:
+    def _one(self, name: str, verb: str, data: bytes, timeout: float) -> bytes | Failure:
         sent = self.before(name, verb, data)
         if not isinstance(sent, bytes):
             return sent or Failure("late")
-        reply = self.inner.ask(verb, {name: sent}, patience)[name]
+        reply = self.inner.ask(verb, {name: sent}, timeout)[name]
         if isinstance(reply, Failure):
             return reply
         self.seen.append((name, verb, sent, reply))
@@ -64,7 +64,7 @@ def secure(tmp_path: Path, count: int = 5, **changes: Any) -> tuple[Consortium, 
 
 
 def final(here: FederationServer) -> tuple[State, tuple[Report, ...]]:
-    *_, run = follow(here.run_plan, source=here)
+    *_, run = follow(here.run_spec, source=here)
     return run.state, run.history
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from tacit.federation.journal import Entry
-from tacit.federation.messages import HELLO, TRAIN, Answer, Refusal, SiteRequest, read_request
+from tacit.federation.messages import REGISTER, TRAIN, Answer, Refusal, SiteRequest, read_request
 from tacit.federation.transport.endpoints import Failure, Handler, InProcess, Transport
 
 Attempt = tuple[str, int, int]  # the server's run, the round, the attempt at it
@@ -39,12 +39,12 @@ class RecordingTransport:
     def sites(self) -> tuple[str, ...]:
         return self.inner.sites()
 
-    def ask(self, verb: str, requests: Mapping[str, bytes], patience: float) -> Mapping[str, bytes | Failure]:
-        replies = self.inner.ask(verb, requests, patience)
+    def ask(self, verb: str, requests: Mapping[str, bytes], timeout: float) -> Mapping[str, bytes | Failure]:
+        replies = self.inner.ask(verb, requests, timeout)
         if verb == TRAIN:
             first = read_request(next(iter(requests.values())), SiteRequest)
             self.attempt = first.run.hex(), first.round + 1, first.attempt
-        if verb != HELLO:
+        if verb != REGISTER:
             answered = [name for name in requests if _is_answer(replies[name])]
             with self.path.open("a") as file:
                 file.write(json.dumps([self.attempt, verb, list(requests), answered]) + "\n")
@@ -89,14 +89,14 @@ class ReplayTransport:
         away, self.lost = self.lost, set()
         return tuple(name for name in self.rounds[self.begun][0].asked if name not in away)
 
-    def ask(self, verb: str, requests: Mapping[str, bytes], patience: float) -> Mapping[str, bytes | Failure]:
+    def ask(self, verb: str, requests: Mapping[str, bytes], timeout: float) -> Mapping[str, bytes | Failure]:
         here = InProcess(self.handlers)
-        if verb == HELLO:
-            return here.ask(verb, requests, patience)
+        if verb == REGISTER:
+            return here.ask(verb, requests, timeout)
         if verb == TRAIN:
             self.left, self.begun = iter(self.rounds[self.begun]), self.begun + 1
         expected = next(self.left)
         assert (verb, sorted(requests)) == (expected.verb, sorted(expected.asked))
         self.lost |= set(expected.asked) - set(expected.answered)
-        answers = here.ask(verb, {name: requests[name] for name in expected.answered}, patience)
+        answers = here.ask(verb, {name: requests[name] for name in expected.answered}, timeout)
         return {name: answers.get(name, Failure("absent")) for name in requests}

@@ -1,14 +1,14 @@
 """A run in a process of its own: `runner.py SOCKET PLAN OUT`. It resumes if it has begun before.
 
-Who answered is written down beside its log. Its noise is seeded, so that it ends where a simulation ends, unless the
-method adds some: a repeated round must not.
+Who answered is written down beside its log. Its randomness is seeded, so that it ends where a simulation ends, unless
+the method adds noise: a repeated round must not repeat it.
 """
 
 import sys
 from pathlib import Path
 
 from federation.replay import RecordingTransport
-from tacit.core import Noise
+from tacit.core import Randomness
 from tacit.federation.journal import AuditLog
 from tacit.federation.plan.plan import read_plan
 from tacit.federation.server.server import FederationServer
@@ -18,11 +18,11 @@ from tacit.runs.training import follow
 
 def main(path: Path, plan: Path, out: Path) -> int:
     read = read_plan(plan, trusted=True)
-    noise: Noise = "secret" if read.method.terms.accounted else "seeded"
+    randomness: Randomness = "secret" if read.method.terms.accounted else "seeded"
     transport = RecordingTransport(RelayTransport(path), out.with_suffix(".exchanges"))
-    server = FederationServer(read, transport, AuditLog(out.with_suffix(".log")), noise=noise)
+    server = FederationServer(read, transport, AuditLog(out.with_suffix(".log")), randomness=randomness)
     resume = (out / "manifest.json").exists()
-    for run in follow(server.run_plan, source=server, out=out, resume=resume):
+    for run in follow(server.run_spec, source=server, out=out, resume=resume):
         sys.stdout.write(f"{run.state.round}\n")
         sys.stdout.flush()
     return 0

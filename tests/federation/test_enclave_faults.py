@@ -21,22 +21,22 @@ from tacit.federation.messages import (
     PREPARE,
     TRAIN,
     Answer,
+    Continuation,
     Refusal,
     SiteRequest,
-    Talk,
     pack,
     read_reply,
     read_request,
     signed,
 )
-from tacit.federation.plan.check import check_plan
+from tacit.federation.plan.explain import explain_plan
 from tacit.federation.plan.plan import FederationPlan, read_plan
 from tacit.federation.server.server import FederationServer
 from tacit.federation.site.files import read_site
 from tacit.federation.site.policy import review
 from tacit.federation.transport.endpoints import Handler, InProcess
 from tacit.pieces.channels import Enclave
-from tacit.runs.records import Run
+from tacit.runs.run import Run
 from tacit.runs.training import follow
 
 ARGS = {"rounds": 3, "cohort": 5, "channel": "Enclave()"}
@@ -56,7 +56,7 @@ def started(consortium: Consortium, plan: FederationPlan, enclave: LocalEnclave)
 
 
 def run(here: FederationServer, folder: Path, *, resume: bool = False) -> Run:
-    *_, last = follow(here.run_plan, out=folder / "run", resume=resume, source=here)
+    *_, last = follow(here.run_spec, out=folder / "run", resume=resume, source=here)
     return last
 
 
@@ -94,7 +94,7 @@ def test_an_enclave_that_dies_ends_the_run_which_goes_on_after_its_restart(
 def test_a_server_that_dies_after_a_release_goes_on_with_the_next_round(tmp_path: Path) -> None:
     consortium, plan, enclave = prepared(tmp_path)
     here = started(consortium, plan, enclave)
-    steps = follow(here.run_plan, out=tmp_path / "run", source=here)
+    steps = follow(here.run_spec, out=tmp_path / "run", source=here)
     next(steps)
     first = next(steps).state
     with pytest.raises(RuntimeError):
@@ -137,7 +137,7 @@ def test_a_site_with_another_memory_of_the_enclave_stops_nobody(tmp_path: Path) 
     assert isinstance(member, EnclaveSite)
     member._path.write_bytes(replace(member._state, head=bytes(31) + b"1").to_bytes())
     here = server(plan, transport(sites), connect=enclave)
-    *_, done = follow(here.run_plan, source=here)
+    *_, done = follow(here.run_spec, source=here)
     assert delivered(done) == [4, 4, 4]
     assert "remembers a release of the enclave" in here.sites.problems["site-2"]
 
@@ -163,10 +163,10 @@ def test_uploads_that_the_enclave_rejects_stop_nobody(tmp_path: Path) -> None:
     handlers: dict[str, Handler] = {name: site.handle for name, site in sites.items()}
     handlers["site-1"] = answering("site-1", other)
     here = server(plan, InProcess(handlers), connect=enclave)
-    *_, done = follow(here.run_plan, source=here)
+    *_, done = follow(here.run_spec, source=here)
     assert delivered(done) == [4, 4, 4]
     assert "the enclave rejected its upload" in here.sites.problems["site-1"]
-    assert here.sites.struck == {"site-1"}
+    assert here.sites.excluded == {"site-1"}
 
 
 def test_an_upload_that_would_close_the_connection_is_not_forwarded(tmp_path: Path) -> None:
@@ -187,7 +187,7 @@ def test_a_site_whose_policy_lists_another_measurement_is_a_dropout_by_name(tmp_
     assert delivered(done) == [4, 4, 4]
     assert "the policy lists " + "ab" * 32 in here.sites.problems["site-3"]
     assert "The enclave is rejected" in reasons(consortium, "site-3")[0]
-    assert here.sites.struck == {"site-3"}
+    assert here.sites.excluded == {"site-3"}
     assert events(consortium, "site-3", "trained") == 0
 
 
@@ -195,11 +195,11 @@ def test_a_policy_that_changes_makes_the_site_verify_the_enclave_again(tmp_path:
     consortium, plan, enclave = prepared(tmp_path)
     sites = consortium.sites()
     here = server(plan, transport(sites), connect=enclave)
-    steps = follow(here.run_plan, source=here)
+    steps = follow(here.run_spec, source=here)
     next(steps)
     next(steps)
     path = consortium.home("site-0") / "site.toml"
-    path.write_text(path.read_text().replace('"simulation" = true', '"simulation" = true, "least_svn" = 1'))
+    path.write_text(path.read_text().replace('"simulation" = true', '"simulation" = true, "min_svn" = 1'))
     sites["site-0"] = consortium.site("site-0")
     here.sites.transport = transport(sites)
     *_, done = steps
@@ -284,7 +284,7 @@ def test_a_site_uploads_to_no_enclave_that_it_has_not_verified(tmp_path: Path) -
     assert isinstance(host, EnclaveHost)
     host.connected()
     host._heads = dict.fromkeys(range(5), enclave.service.release_log.head)  # as if all had accepted it
-    *_, done = follow(here.run_plan, source=here)
+    *_, done = follow(here.run_spec, source=here)
     assert delivered(done)[0] == 0
     assert "has accepted no enclave yet" in reasons(consortium, "site-0")[0]
     assert len(read_site(consortium.home("site-0") / "site.toml").charges()) == 2  # of three rounds
@@ -293,7 +293,7 @@ def test_a_site_uploads_to_no_enclave_that_it_has_not_verified(tmp_path: Path) -
 def test_uploads_are_not_asked_for_by_attestation(tmp_path: Path) -> None:
     consortium, plan, _ = prepared(tmp_path)
     request = enclave_messages.pack(MessageType.REQUEST_UPLOAD, bytes(36))
-    data = consortium.site("site-0").handle(PREPARE, pack(Talk(plan.digest, bytes(32), request)))
+    data = consortium.site("site-0").handle(PREPARE, pack(Continuation(plan.digest, bytes(32), request)))
     reply = read_reply(data, PREPARE, bytes(32), 0, plan.directory.by_number)
     assert isinstance(reply, Refusal)
     assert reply.code == "malformed"
@@ -303,12 +303,12 @@ def test_absent_sites_are_dropouts_and_too_few_are_not_asked(tmp_path: Path) -> 
     consortium, plan, enclave = prepared(tmp_path)
     few = {name: site for name, site in consortium.sites().items() if name != "site-4"}
     here = server(plan, transport(few), connect=enclave)
-    *_, done = follow(here.run_plan, source=here)
+    *_, done = follow(here.run_spec, source=here)
     assert delivered(done) == [4, 4, 4]
     del few["site-0"]
     again = server(plan, transport(few), connect=LocalEnclave.of(plan))
     with pytest.raises(TooFewClientsError, match="at least 4 of the 5 sites that the enclave drew, got 3"):
-        again._channel.draw(again.run_plan.simulation.initial_state, _round_of(again))
+        again._channel.draw(again.run_spec.simulation.initial_state, _round_of(again))
 
 
 def _round_of(here: FederationServer) -> Any:
@@ -358,7 +358,7 @@ def test_a_connection_that_was_idle_is_made_anew(tmp_path: Path) -> None:
 
 def test_check_and_review_say_what_the_enclave_learns_and_what_is_trusted(tmp_path: Path) -> None:
     consortium, plan, _ = prepared(tmp_path, "geyer", args=GEYER, epsilon=8.0)
-    found = check_plan(plan)
+    found = explain_plan(plan)
     assert (found.channel, found.messages, found.losses, found.colluding) == ("enclave", 1, 1, 1)
     assert found.trusts_server
     said = " ".join(found.reveals)
@@ -367,7 +367,7 @@ def test_check_and_review_say_what_the_enclave_learns_and_what_is_trusted(tmp_pa
     assert "Simulated enclave (insecure)" in said
     assert "releases one sum per round" in " ".join(found.notes)
     assert read_site(consortium.home("site-0") / "site.toml").review(plan).reveals == found.reveals
-    attested = check_plan(hardware_plan(tmp_path))
+    attested = explain_plan(hardware_plan(tmp_path))
     assert not attested.trusts_server
     said = " ".join(attested.reveals)
     assert "Simulated" not in said
@@ -376,8 +376,8 @@ def test_check_and_review_say_what_the_enclave_learns_and_what_is_trusted(tmp_pa
 
 def test_messages_in_the_check_are_those_of_a_round(tmp_path: Path) -> None:
     consortium, plan, enclave = prepared(tmp_path)
-    *_, done = follow((here := started(consortium, plan, enclave)).run_plan, source=here)
-    found, report = check_plan(plan), done.history[-1]
+    *_, done = follow((here := started(consortium, plan, enclave)).run_spec, source=here)
+    found, report = explain_plan(plan), done.history[-1]
     envelope, attested = report.overhead["envelope"], done.history[0].overhead["attestation"]
     assert found.up is not None
     assert found.down is not None

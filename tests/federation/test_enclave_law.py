@@ -33,7 +33,7 @@ def test_sites_end_where_the_simulation_ends(tmp_path: Path, name: str, args: Ma
     consortium.accept(plan)
     enclave = LocalEnclave.of(plan)
     here = server(plan, transport(consortium.sites(seeded=True)), seeded=True, connect=enclave)
-    *_, run = follow(here.run_plan, source=here)
+    *_, run = follow(here.run_spec, source=here)
     assert not here.sites.problems
     assert torch.equal(run.state.weights, simulated(plan))
-    assert not torch.equal(run.state.weights, run.plan.simulation.initial_state.weights)
+    assert not torch.equal(run.state.weights, run.spec.simulation.initial_state.weights)

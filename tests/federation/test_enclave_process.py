@@ -64,7 +64,7 @@ def test_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.
     sites = transport(consortium.sites(seeded=True))
     with served(tmp_path) as process:
         here = server(plan, sites, seeded=True)
-        steps = follow(here.run_plan, out=tmp_path / "run", source=here)
+        steps = follow(here.run_spec, out=tmp_path / "run", source=here)
         next(steps)
         assert next(steps).state.round == 1
         refuses_other_code(plan)
@@ -74,10 +74,10 @@ def test_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.
             next(steps)
     with served(tmp_path):
         again = server(plan, sites, seeded=True)
-        *_, run = follow(again.run_plan, out=tmp_path / "run", resume=True, source=again)
+        *_, run = follow(again.run_spec, out=tmp_path / "run", resume=True, source=again)
     assert [report.turnout.delivered for report in run.history] == [5, 5, 5]
     assert torch.equal(run.state.weights, simulated(plan))
-    assert run.plan.manifest.caveat.startswith("Simulated enclave (insecure)")
+    assert run.spec.manifest.caveat.startswith("Simulated enclave (insecure)")
 
 
 def refuses_other_code(plan: FederationPlan) -> None:

@@ -18,7 +18,7 @@ CHANNELS = {"plain": "Plain()", "secure": "SecureSum()"}
 def trained(consortium: Consortium, plan: FederationPlan, *, seeded: bool = True) -> tuple[torch.nn.Module, Report]:
     consortium.accept(plan)
     here = server(plan, transport(consortium.sites(seeded=seeded)), seeded=seeded)
-    *_, run = follow(here.run_plan, source=here)
+    *_, run = follow(here.run_spec, source=here)
     return run.model, run.history[-1]
 
 
@@ -37,11 +37,11 @@ def test_metrics_are_those_of_all_held_out_samples_together(tmp_path: Path, chan
 
 
 def test_no_metrics_of_fewer_sites_than_least_cohort(tmp_path: Path) -> None:
-    consortium = Consortium.at(tmp_path, 5, held_out=0.4, least_cohort=4)
+    consortium = Consortium.at(tmp_path, 5, held_out=0.4, min_cohort=4)
     for name in ("site-0", "site-1"):
         path = consortium.home(name) / "site.toml"
         path.write_text(path.read_text().replace('metrics = "plain"', 'metrics = "none"'))
-    plan = consortium.plan(args={"cohort": 5}, evaluate_every=1, least_cohort=4)
+    plan = consortium.plan(args={"cohort": 5}, evaluate_every=1, min_cohort=4)
     _, report = trained(consortium, plan)
     assert report.metrics == {}
     assert report.rejected == ()  # they train all the same
@@ -60,9 +60,9 @@ def test_rounds_between_evaluations_have_no_metrics(tmp_path: Path) -> None:
     plan = consortium.plan(args={"cohort": 3, "rounds": 5}, evaluate_every=2)
     consortium.accept(plan)
     here = server(plan, transport(consortium.sites()))
-    *_, run = follow(here.run_plan, source=here)
+    *_, run = follow(here.run_spec, source=here)
     assert [bool(report.metrics) for report in run.history] == [False, True, False, True, True]
-    assert "Held-out metrics" in str(run.plan.task.not_covered)
+    assert "Held-out metrics" in str(run.spec.task.not_covered)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from tacit.core.prices import Unit
 from tacit.errors import TooFewClientsError
 from tacit.federation import messages as wire
 from tacit.federation.journal import AuditLog, read_journal
-from tacit.federation.messages import EVALUATE, HELLO, TALK, TRAIN, Answer, Refusal
+from tacit.federation.messages import CONTINUE, EVALUATE, REGISTER, TRAIN, Answer, Refusal
 from tacit.federation.server.server import FederationServer
 from tacit.federation.transport.endpoints import Failure, Handler, InProcess
 from tacit.privacy.ledger import Ledger
@@ -28,7 +28,7 @@ from tacit.wire.frames import FrameKind, Part
 # Sites that fail
 
 
-@pytest.mark.parametrize("verb", [TRAIN, TALK])
+@pytest.mark.parametrize("verb", [TRAIN, CONTINUE])
 @pytest.mark.parametrize("reason", ["absent", "late", "error"])
 def test_a_round_ends_with_those_who_deliver(tmp_path: Path, verb: str, reason: Any) -> None:
     consortium, plan = secure(tmp_path)
@@ -37,7 +37,7 @@ def test_a_round_ends_with_those_who_deliver(tmp_path: Path, verb: str, reason: 
     here = server(plan, way, seeded=True)
     state, history = final(here)
     assert [report.rejected for report in history] == [(2,), (2,)]
-    assert here.sites.struck == {"site-2"}
+    assert here.sites.excluded == {"site-2"}
     assert reason in here.sites.problems["site-2"]
     others = [number for number in range(5) if number != 2]
     assert torch.equal(state.weights, without(tmp_path / "other", 2, others))
@@ -58,14 +58,14 @@ def without(folder: Path, absent: int, others: list[int]) -> torch.Tensor:
 
 
 def test_every_phase_of_secure_aggregation_survives_the_loss_of_one_of_eight(tmp_path: Path) -> None:
-    consortium, plan = secure(tmp_path, 8, args={"rounds": 5}, policy={"least_cohort": 5}, least_cohort=5)
+    consortium, plan = secure(tmp_path, 8, args={"rounds": 5}, policy={"min_cohort": 5}, min_cohort=5)
     way, count = Faulty(consortium.sites()), {"site-3": 0}
 
     def lost(name: str, verb: str, data: bytes) -> bytes | None:
         """The site is lost in another phase of every second round: it delivers in between."""
         if name != "site-3":
             return data
-        count[name] += verb != HELLO
+        count[name] += verb != REGISTER
         return None if count[name] in {2, 9, 15} else data
 
     way.after = lost
@@ -82,10 +82,10 @@ def test_two_failures_in_a_row_strike_a_site_out_until_it_connects_again(tmp_pat
     way = InProcess(handlers)
     handlers["site-4"] = lambda verb, data: b"nonsense" if verb == TRAIN else sites["site-4"].handle(verb, data)
     here = server(plan, way)
-    steps = follow(here.run_plan, source=here)
+    steps = follow(here.run_spec, source=here)
     runs = [next(steps) for _ in range(4)]
     assert [report.clients for report in runs[-1].history] == [(0, 1, 2, 3, 4), (0, 1, 2, 3, 4), (0, 1, 2, 3)]
-    assert here.sites.struck == {"site-4"}
+    assert here.sites.excluded == {"site-4"}
     del handlers["site-4"]
     assert next(steps).history[-1].clients == (0, 1, 2, 3)
     handlers["site-4"] = sites["site-4"].handle
@@ -105,7 +105,7 @@ def test_too_many_losses_end_an_attempt_and_the_next_is_charged_in_both_ledgers(
 
     way.after = lost
     here = server(plan, way)
-    *_, run = follow(here.run_plan, source=here)
+    *_, run = follow(here.run_spec, source=here)
     assert run.state.round == 2
     assert run.charges[Unit.CLIENT].retries == 1
     assert (run.charges[Unit.CLIENT].rounds, run.charges[Unit.CLIENT].accounting.rounds) == (2, 3)
@@ -118,13 +118,13 @@ def test_too_many_losses_end_an_attempt_and_the_next_is_charged_in_both_ledgers(
 def test_a_run_ends_when_no_attempt_is_left(tmp_path: Path) -> None:
     consortium, plan = secure(tmp_path, retries=1)
     way = Faulty(consortium.sites())
-    way.before = lambda _, verb, data: data if verb == HELLO else Failure("late")
+    way.before = lambda _, verb, data: data if verb == REGISTER else Failure("late")
     with pytest.raises(TooFewClientsError):
         final(server(plan, way))
 
 
 def test_a_run_waits_for_sites_before_anything_is_charged(tmp_path: Path) -> None:
-    consortium, plan = at(tmp_path, "fl-std-dp", args=DP, public="acme:public", least_cohort=4)
+    consortium, plan = at(tmp_path, "fl-std-dp", args=DP, public="acme:public", min_cohort=4)
     sites = consortium.sites()
     few = {name: sites[name] for name in consortium.names[:3]}
     with pytest.raises(TooFewClientsError, match="at least 4 of 5 sites, got 3"):
@@ -144,7 +144,7 @@ def test_the_time_that_silent_sites_take_counts_as_waiting(tmp_path: Path, monke
     here = FederationServer(plan, Silent({}), sleep=lambda _: None)
     with pytest.raises(TooFewClientsError, match="Start those that are absent"):
         here.ready()
-    assert clock == [plan.patience.talk]
+    assert clock == [plan.timeouts.message]
 
 
 # A crash between a site's charge and its answer
@@ -214,7 +214,7 @@ def test_replies_swapped_between_two_sites_count_for_neither(tmp_path: Path) -> 
 
         def ask(self, verb: str, requests: Mapping[str, bytes], patience: float) -> Mapping[str, bytes | Failure]:
             found = way.ask(verb, requests, patience)
-            return found if verb == HELLO else {name: found[swapped.get(name, name)] for name in found}
+            return found if verb == REGISTER else {name: found[swapped.get(name, name)] for name in found}
 
     here = server(plan, Swapping())
     _, history = final(here)
@@ -248,9 +248,9 @@ def test_a_request_that_is_damaged_is_refused(tmp_path: Path) -> None:
     way = Faulty(consortium.sites())
     final(server(plan, way))
     site = consortium.site("site-0")
-    for verb in (HELLO, TRAIN, TALK, EVALUATE, "shutdown"):
+    for verb in (REGISTER, TRAIN, CONTINUE, EVALUATE, "shutdown"):
         sent = next((data for _, what, data, _ in way.seen if what == verb), b"\x80")
-        for damaged in (first(sent), sent + b"\0", b"", b"\xc1" * 40, half(sent) if verb == TALK else b"\xff"):
+        for damaged in (first(sent), sent + b"\0", b"", b"\xc1" * 40, half(sent) if verb == CONTINUE else b"\xff"):
             assert refusal(site.handle(verb, damaged)).code == "malformed"
 
 
@@ -278,7 +278,7 @@ def test_a_repeated_request_is_refused_and_harms_nothing(tmp_path: Path) -> None
 
     def twice(name: str, verb: str, data: bytes) -> bytes:
         request = way.seen[-1][2]
-        if verb != HELLO:
+        if verb != REGISTER:
             codes.add(refusal(sites[name].handle(verb, request)).code)
         return data
 
@@ -356,7 +356,7 @@ def test_a_server_s_budget_stops_the_run_as_a_simulation_s_does(tmp_path: Path) 
         public="acme:public",
     )
     here = server(plan, transport(consortium.sites()))
-    *_, run = follow(here.run_plan, source=here)
+    *_, run = follow(here.run_spec, source=here)
     assert 0 < run.state.round < 50
     assert run.charges[Unit.CLIENT].epsilon <= 2.5
     assert run.history[-1].epsilons[Unit.CLIENT] == run.charges[Unit.CLIENT].epsilon
@@ -366,13 +366,13 @@ def test_a_resumed_run_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
     consortium, plan = at(tmp_path, "fl-std-dp", args={**DP, "rounds": 3}, public="acme:public")
     sites = consortium.sites()
     first_server = server(plan, transport(sites))
-    steps = follow(first_server.run_plan, source=first_server, out=tmp_path / "run")
+    steps = follow(first_server.run_spec, source=first_server, out=tmp_path / "run")
     assert [next(steps).state.round for _ in range(3)] == [0, 1, 2]
     written = checkpoint.read(tmp_path / "run" / "checkpoint.safetensors")
     assert written is not None
     assert written.round == 2  # every round is written before anybody sees it
     steps.close()
     second = server(plan, transport(sites))
-    *_, run = follow(second.run_plan, source=second, out=tmp_path / "run", resume=True)
+    *_, run = follow(second.run_spec, source=second, out=tmp_path / "run", resume=True)
     assert run.state.round == 3
     assert len(run.history) == 3

@@ -1,4 +1,4 @@
-"""A channel of one's own: a piece and its federated halves, which nothing else in the federation knows."""
+"""A channel of your own: a piece and its federated halves, which nothing else in the federation knows."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -16,7 +16,7 @@ from tacit.federation.channels import interface
 from tacit.federation.channels.interface import Member, SiteReply, channel_of, register
 from tacit.federation.channels.plain import FederatedPlain, PlainSite
 from tacit.federation.messages import SiteRequest
-from tacit.federation.plan.check import check_plan
+from tacit.federation.plan.explain import explain_plan
 from tacit.federation.plan.plan import FederationPlan
 from tacit.federation.site.files import read_site
 from tacit.runs.training import follow
@@ -78,14 +78,14 @@ def plan_of(consortium: Consortium) -> FederationPlan:
 def test_a_channel_is_one_piece_and_one_record_of_its_halves(tmp_path: Path) -> None:
     consortium = Consortium.at(tmp_path, 5, channels=["postcard"])
     plan = plan_of(consortium)
-    found = check_plan(plan)
+    found = explain_plan(plan)
     assert (found.channel, found.reveals[0]) == ("postcard", "The postman reads every message.")
     assert "Sites keep a copy of every message." in found.notes
     consortium.accept(plan)
     here = server(plan, transport(consortium.sites(seeded=True)), seeded=True)
-    *_, run = follow(here.run_plan, source=here)
+    *_, run = follow(here.run_spec, source=here)
     assert [len(report.clients) for report in run.history] == [5, 5]
-    assert not torch.equal(run.state.weights, run.plan.simulation.initial_state.weights)
+    assert not torch.equal(run.state.weights, run.spec.simulation.initial_state.weights)
     assert {path.name for path in consortium.folder.rglob("copy-*")} == {"copy-0", "copy-1"}
 
 

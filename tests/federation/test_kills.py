@@ -32,7 +32,7 @@ from tacit.federation.site.service import Site
 from tacit.federation.transport.endpoints import Handler
 from tacit.privacy.ledger import Ledger
 from tacit.runs.checkpoint import read as read_checkpoint
-from tacit.runs.records import Run
+from tacit.runs.run import Run
 from tacit.runs.training import follow
 
 pytestmark = pytest.mark.campaign
@@ -97,8 +97,8 @@ def undisturbed(folder: Path, real: Consortium, rounds: Sequence[Sequence[Exchan
     consortium = make(folder)
     plan = make_plan(consortium, 0, len(rounds))
     handlers = {name: again(consortium, real, name, rounds) for name in NAMES}
-    server = FederationServer(plan, ReplayTransport(handlers, rounds), noise="seeded", sleep=lambda _: None)
-    return [*follow(server.run_plan, source=server)][1:]
+    server = FederationServer(plan, ReplayTransport(handlers, rounds), randomness="seeded", sleep=lambda _: None)
+    return [*follow(server.run_spec, source=server)][1:]
 
 
 def again(consortium: Consortium, real: Consortium, name: str, rounds: Sequence[Sequence[Exchange]]) -> Handler:
@@ -181,7 +181,7 @@ def test_sites_killed_in_every_phase(started, tmp_path, number):
     transport = RecordingTransport(running.transport, tmp_path / "run.exchanges")
     server = FederationServer(plan, transport, log)
     weights: list[Tensor] = []
-    for run in follow(server.run_plan, source=server, out=tmp_path / "run"):
+    for run in follow(server.run_spec, source=server, out=tmp_path / "run"):
         if run.history:
             weights.append(run.state.weights.clone())
             restart(running, consortium, deaths[run.state.round - 1][0])

@@ -22,7 +22,7 @@ from tacit.engine import Simulation
 from tacit.federation.plan.plan import FederationPlan
 from tacit.federation.transport.endpoints import InProcess, Transport
 from tacit.pieces.channels import Enclave
-from tacit.runs.records import Run
+from tacit.runs.run import Run
 from tacit.runs.training import follow
 
 SITES = 5
@@ -63,7 +63,7 @@ def _final(plan: FederationPlan, task: Task) -> Tensor:
 
 def played(plan: FederationPlan, way: Transport) -> Run:
     here = server(plan, way, seeded=True)
-    *_, run = follow(here.run_plan, source=here)
+    *_, run = follow(here.run_spec, source=here)
     assert not here.sites.problems
     return run
 
@@ -76,20 +76,20 @@ def test_sites_end_where_the_simulation_ends(tmp_path: Path, name: str, args: Ma
     consortium.accept(plan)
     run = played(plan, transport(consortium.sites(seeded=True)))
     assert torch.equal(run.state.weights, simulated(plan))
-    assert not torch.equal(run.state.weights, run.plan.simulation.initial_state.weights)
+    assert not torch.equal(run.state.weights, run.spec.simulation.initial_state.weights)
 
 
 @pytest.mark.parametrize("name", ["dp-sgd", "dp-fedsgd"])
 def test_sites_that_know_persons_end_there_too(tmp_path: Path, name: str) -> None:
     consortium = Consortium.at(tmp_path, SITES, methods=[name], channels=EVERY_CHANNEL)
-    consortium.give_tables('patient = "person_id"')
+    consortium.give_tables('person = "person_id"')
     args = arguments(name, {})
     plan = consortium.plan(name, args=args, encoding="encoding.json", records=3, unit="person")
     consortium.accept(plan)
     run = played(plan, transport(consortium.sites(seeded=True)))
     persons = [[f"P{row // 2}" for row in range(size)] for size in acme.SIZES[:SITES]]
     tables = [visits_encoding().samples(consortium.home(site) / "visits.csv") for site in consortium.names]
-    assert torch.equal(run.state.weights, _final(plan, Task(model=acme.net, clients=tables, patient=persons)))
+    assert torch.equal(run.state.weights, _final(plan, Task(model=acme.net, clients=tables, person=persons)))
     assert not torch.equal(run.state.weights, _final(plan, Task(model=acme.net, clients=tables)))
 
 

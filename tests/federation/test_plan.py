@@ -14,9 +14,9 @@ from tacit.errors import UserError
 from tacit.federation.channels.interface import channel_of
 from tacit.federation.journal import AuditLog, read_journal
 from tacit.federation.plan.directory import Directory, new_identity, read_directory, read_identity
-from tacit.federation.plan.plan import FederationPlan, Patience, federated, read_plan
+from tacit.federation.plan.plan import FederationPlan, Timeouts, adapt_to_sites, read_plan
 from tacit.federation.site.files import read_site
-from tacit.federation.site.policy import Allow, review
+from tacit.federation.site.policy import SitePolicy, review
 from tacit.pieces.channels import SecureSum
 
 DP = {"cohort": 5, "noise": 4.0, "epsilon": "none"}
@@ -36,10 +36,10 @@ def test_the_digest_names_all_of_a_plan(tmp_path: Path) -> None:
         {"public": "acme:public"},
         {"seed": 6},
         {"evaluate_every": 3},
-        {"least_cohort": 4},
+        {"min_cohort": 4},
         {"retries": 11},
         {"unit": Unit.PERSON},
-        {"patience": Patience(train=1)},
+        {"patience": Timeouts(train=1)},
     ]
     assert len({plan.digest, *(replace(plan, **other).digest for other in others)}) == 1 + len(others)
     for each in (plan, replace(plan, unit=Unit.PERSON)):
@@ -48,7 +48,7 @@ def test_the_digest_names_all_of_a_plan(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("sites", range(3, 65))
 def test_few_sites_survive_a_loss_and_a_colluding_site(sites: int) -> None:
-    method = federated(methods.make("fl-std-dp", {**DP, "cohort": sites}), sites)
+    method = adapt_to_sites(methods.make("fl-std-dp", {**DP, "cohort": sites}), sites)
     assert isinstance(method.channel, SecureSum)
     parameters = method.channel.parameters_for(sites)
     parameters.graph(sites)  # there is a threshold that is both secure and reachable
@@ -60,7 +60,7 @@ def test_few_sites_survive_a_loss_and_a_colluding_site(sites: int) -> None:
 
 def test_what_sites_add_costs_nothing_more_than_what_a_simulation_adds() -> None:
     simulated = methods.make("fl-std-dp", {**DP, "cohort": 8})
-    assert federated(simulated, 8).terms.prices == simulated.terms.prices
+    assert adapt_to_sites(simulated, 8).terms.prices == simulated.terms.prices
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_a_wrong_site_file_is_refused_with_a_sentence(tmp_path: Path, old: str, 
 def test_a_policy_names_everything_it_objects_to(tmp_path: Path) -> None:
     consortium = Consortium.at(tmp_path)
     plan = consortium.plan("fl-std", args={"cohort": 5})
-    strict = Allow(methods=("geyer",), models={}, channels=("secure-sum/active_server",), epsilon=1.0)
+    strict = SitePolicy(methods=("geyer",), models={}, channels=("secure-sum/active_server",), epsilon=1.0)
     found = review(plan, strict)
     assert not found.accepted
     text = " ".join(found.objections)

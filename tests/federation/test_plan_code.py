@@ -21,7 +21,7 @@ from tacit import methods
 from tacit.cli import main
 from tacit.errors import UserError
 from tacit.federation.channels.enclave import EnclaveTable
-from tacit.federation.messages import HELLO, Hello, Refusal, pack, read_reply
+from tacit.federation.messages import REGISTER, Refusal, Registration, pack, read_reply
 from tacit.federation.plan import plan as plan_module
 from tacit.federation.plan.entry_points import AllowedCode
 from tacit.federation.plan.plan import FederationPlan, read_plan
@@ -34,7 +34,7 @@ COMMANDS = [
     ["site", "review", "site-0/site.toml", "plan.toml"],
     ["site", "review", "site-0/site.toml", "plan.toml", "--accept"],
     ["site", "review", "site-0/site.toml", "plan.toml", "--refuse"],
-    ["federation", "check", "plan.toml"],
+    ["federation", "explain", "plan.toml"],
     ["federation", "run", "plan.toml"],
     ["enclave", "configure", "--plan", "plan.toml", "--out", "enclave.json"],
 ]
@@ -116,7 +116,7 @@ def test_no_command_runs_what_only_a_plan_names(
 
 def test_trust_runs_it(folder: Folder, capsys: pytest.CaptureFixture[str]) -> None:
     """So that the tests above look for the marker where it appears."""
-    for line in (["federation", "check", "plan.toml"], ["enclave", "configure", "--plan", "plan.toml", "--out", "o"]):
+    for line in (["federation", "explain", "plan.toml"], ["enclave", "configure", "--plan", "plan.toml", "--out", "o"]):
         folder.plan(model="marked:net", **({"args": {"channel": "Enclave()", "cohort": 5}} if "--plan" in line else {}))
         if "--plan" not in line:
             folder.without_enclave()
@@ -164,7 +164,7 @@ def test_no_field_of_a_plan_names_code_that_is_run(
     folder: Folder, capsys: pytest.CaptureFixture[str], path: tuple[str, ...]
 ) -> None:
     keys = ["rounds", "lr", "sampler", "trainer", "codec", "mechanism", "channel", "aggregator", "server", "descent.lr",
-            "budget", "patience", "reach", "trainer.lr", "sampler.size", "name"]  # fmt: skip
+            "budget", "patience", "max_row_norm", "trainer.lr", "sampler.size", "name"]  # fmt: skip
     for text in _hostile_texts():
         match path:
             case ["args"]:
@@ -243,8 +243,10 @@ def test_a_stored_plan_runs_only_what_the_policy_allows_now(folder: Folder, name
         content["args"] = {}
     path = folder.consortium.home("site-0") / "site.toml"
     digest = _store(path, content)
-    site, hello = folder.consortium.site("site-0"), Hello(digest, bytes(16))
-    reply = read_reply(site.handle(HELLO, pack(hello)), HELLO, hello.session, 0, site.files.directory.by_number)
+    site, register = folder.consortium.site("site-0"), Registration(digest, bytes(16))
+    reply = read_reply(
+        site.handle(REGISTER, pack(register)), REGISTER, register.session, 0, site.files.directory.by_number
+    )
     assert not folder.marker.exists()
     assert isinstance(reply, Refusal)
 
@@ -255,7 +257,7 @@ def test_the_code_of_a_plan_is_no_part_of_what_parties_agree_on(folder: Folder) 
     assert (plan.digest, plan) == (bare.digest, bare)
     assert FederationPlan.from_canonical(json.loads(plan.canonical)).refused_code
     with pytest.raises(UserError, match=r"The model acme:net is not among those that are allowed here: none\."):
-        bare.run_plan()
+        bare.run_spec()
 
 
 # Real processes: what Python itself does with the current folder, and a call that ends the process

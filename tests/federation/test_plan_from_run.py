@@ -79,13 +79,13 @@ def test_a_simulated_table_is_deployed_to_four_sites_with_commands_only(
     assert "Channel and noise are those for 4 sites, of which a round needs 3" in out
     assert "Preprocessing used the clients' rows" in out
     assert "shows these constants to the server and to all sites" in out
-    assert cli.main(["federation", "check", str(file)]) == 0
+    assert cli.main(["federation", "explain", str(file)]) == 0
     assert "ε = 2 at δ = 1e-05 for every record" in capsys.readouterr().out
     for name in consortium.names:
         assert cli.main(["site", "review", str(consortium.home(name) / "site.toml"), str(file), "--accept"]) == 0
     plan = read_plan(file)  # nothing has to be trusted
     here = server(plan, transport(consortium.sites()))
-    *_, done = follow(here.run_plan, source=here, out=tmp_path / "deployed")
+    *_, done = follow(here.run_spec, source=here, out=tmp_path / "deployed")
     assert [len(report.clients) for report in done.history] == [4, 4]
     assert (tmp_path / "deployed" / ENCODING).read_bytes() == (run / ENCODING).read_bytes()
 

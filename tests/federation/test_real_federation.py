@@ -54,13 +54,13 @@ class Started:
 
     def make_plan(self, kind: str) -> FederationPlan:
         method, args = PLANS[kind]
-        content = {"public": "acme:public", "patience": {"talk": 60}, "retries": 50}
+        content = {"public": "acme:public", "patience": {"message": 60}, "retries": 50}
         plan = self.consortium.plan(method, f"{kind}.toml", args=args, **content)
         self.consortium.accept(plan)
         return plan
 
     def server(self, plan: FederationPlan) -> FederationServer:
-        return FederationServer(plan, self.processes.transport, noise="seeded")
+        return FederationServer(plan, self.processes.transport, randomness="seeded")
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +85,7 @@ def simulated(plan: FederationPlan) -> torch.Tensor:
 def test_the_model_is_that_of_the_simulation(started, kind):
     plan = started.plans[kind]
     server = started.server(plan)
-    *_, run = follow(server.run_plan, source=server)
+    *_, run = follow(server.run_spec, source=server)
     assert not server.sites.problems
     assert torch.equal(run.state.weights, simulated(plan))
 
@@ -95,7 +95,7 @@ def test_a_site_that_dies_is_a_dropout_and_takes_part_again(started):
     (started.config("site-1").with_name(DEATH)).write_text("talk 1 before")
     server = started.server(plan)
     delivered: list[set[int]] = []
-    for run in follow(server.run_plan, source=server):
+    for run in follow(server.run_spec, source=server):
         if len(run.history) == 1 and not delivered:
             started.start("site-1")
             started.processes.wait_for(started.consortium.names)
@@ -108,13 +108,13 @@ def test_a_site_that_dies_is_a_dropout_and_takes_part_again(started):
 def test_an_interrupted_run_is_resumed_from_its_checkpoint(started, tmp_path):
     plan = started.plans["the run is interrupted"]
     server = started.server(plan)
-    steps = follow(server.run_plan, source=server, out=tmp_path / "run")
+    steps = follow(server.run_spec, source=server, out=tmp_path / "run")
     for run in steps:
         if run.state.round == 2:
             break
     steps.close()
     again = started.server(plan)
-    *_, run = follow(again.run_plan, source=again, out=tmp_path / "run", resume=True)
+    *_, run = follow(again.run_spec, source=again, out=tmp_path / "run", resume=True)
     assert run.state.round == 4
     assert torch.equal(run.state.weights, simulated(plan))
 

@@ -46,7 +46,7 @@ def test_without_the_other_process_every_site_fails_after_the_patience(tmp_path)
     assert isinstance(failure, Failure)
     assert failure.reason == "error"
     with pytest.raises(UserError, match="tacit federation serve"):
-        transport.check()
+        transport.validate()
 
 
 def test_a_long_path_is_refused(tmp_path):

@@ -12,19 +12,19 @@ from tacit import cli
 from tacit.core.prices import Unit
 from tacit.errors import CompositionError, DataError, UserError
 from tacit.federation.journal import read_journal
-from tacit.federation.plan.check import check_plan
+from tacit.federation.plan.explain import explain_plan
 from tacit.federation.plan.plan import FederationPlan
 from tacit.federation.site.data import OwnSamples, hold_out, read_returned
 from tacit.federation.site.policy import charged, review
 from tacit.privacy.guarantee import AT_SEVERAL, PERSONS, Guarantee
 from tacit.privacy.ledger import Ledger
 from tacit.privacy.unit_accounting import Charge
-from tacit.runs.records import Run
+from tacit.runs.run import Run
 from tacit.runs.training import follow
 
 ARGS = {"rounds": 2, "noise": 2.0, "epsilon": "none", "size": 4}
 SECURE = ["secure-sum/active_server"]
-PATIENT = 'patient = "person_id"'
+PATIENT = 'person = "person_id"'
 TABLE = {"encoding": "encoding.json"}
 
 
@@ -37,7 +37,7 @@ def consortium_at(folder: Path, *lines: str) -> Consortium:
 def trained(consortium: Consortium, plan: FederationPlan) -> Run:
     consortium.accept(plan)
     here = server(plan, transport(consortium.sites()))
-    *_, run = follow(here.run_plan, source=here)
+    *_, run = follow(here.run_spec, source=here)
     return run
 
 
@@ -60,7 +60,7 @@ def test_guarantee_ledgers_and_commands_name_the_person(tmp_path: Path, capsys: 
     charged = [entry for entry in read_journal(site.parent / "state" / "log.jsonl") if entry["event"] == "charged"]
     assert [entry["unit"] for entry in charged] == ["person"] * 2
     file = tmp_path / "plan.toml"
-    assert "for every person of a site that takes part in all rounds" in text_of(capsys, "federation", "check", file)
+    assert "for every person of a site that takes part in all rounds" in text_of(capsys, "federation", "explain", file)
     assert "for every person, against the server" in text_of(capsys, "site", "review", site, file)
     assert "for every person, of ε = 9" in text_of(capsys, "site", "ledger", site)
     assert json.loads(text_of(capsys, "site", "ledger", site, "--json"))["epsilons"].keys() == {"person"}
@@ -79,13 +79,13 @@ def test_rates_and_charges_of_a_site_are_over_its_persons(tmp_path: Path) -> Non
     found, of_four, of_eight = site.review(plan), review(plan, site.allow, (), 4), review(plan, site.allow, (), 8)
     assert (found.cost.unit, found.cost.epsilon) == (Unit.PERSON, of_four.cost.epsilon)
     assert found.cost.epsilon > of_eight.cost.epsilon
-    assert check_plan(plan).unit is Unit.PERSON
+    assert explain_plan(plan).unit is Unit.PERSON
 
 
 @pytest.mark.parametrize(
     ("lines", "unit", "words"),
     [
-        ((PATIENT,), "record", "would be protected as so many records. Ask for a plan with unit"),
+        ((PATIENT,), "record", "would be protected as that many records. Ask for a plan with unit"),
         ((), "person", "do not say which records are one person's. Name the column with their ids"),
     ],
 )
@@ -114,7 +114,7 @@ def test_a_site_whose_file_has_changed_since_it_accepted_refuses_to_train(tmp_pa
     consortium.accept(plan)
     consortium.change("site-2", PATIENT, "")
     here = server(plan, transport(consortium.sites()))
-    *_, run = follow(here.run_plan, source=here)
+    *_, run = follow(here.run_spec, source=here)
     assert [len(report.clients) for report in run.history] == [4, 4]
     log = read_journal(consortium.home("site-2") / "state" / "log.jsonl")
     refused = [entry for entry in log if entry["event"] == "refused"]

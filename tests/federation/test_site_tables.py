@@ -16,7 +16,7 @@ from tacit.data.table_task import MAX_WEIGHTS
 from tacit.data.tables import read_table
 from tacit.errors import DataError, TacitError, UserError
 from tacit.federation.journal import read_journal
-from tacit.federation.plan.check import check_plan
+from tacit.federation.plan.explain import explain_plan
 from tacit.federation.plan.plan import FederationPlan
 from tacit.federation.site.data import MAX_ENCODED, SiteSource, read_source
 from tacit.federation.site.files import SiteFiles, read_site
@@ -116,9 +116,9 @@ def test_four_sites_train_a_mixed_table_by_name_without_a_package(tmp_path: Path
     assert not plan.refused_code
     consortium.accept(plan)
     here = server(plan, transport(consortium.sites()))
-    *_, run = follow(here.run_plan, source=here, out=tmp_path / "run")
+    *_, run = follow(here.run_spec, source=here, out=tmp_path / "run")
     assert [len(report.clients) for report in run.history] == [4, 4]
-    assert run.plan.task.encoding == plan.encoding
+    assert run.spec.task.encoding == plan.encoding
 
 
 def test_the_digest_covers_the_encoding_and_the_order_of_its_columns(tmp_path: Path) -> None:
@@ -239,13 +239,13 @@ def test_only_columns_that_the_policy_names_may_be_read(tmp_path: Path) -> None:
     ids=["target", "category", "number"],
 )
 def test_the_id_of_a_person_is_neither_input_nor_target(tmp_path: Path, encoding: Encoding) -> None:
-    consortium = consortium_at(tmp_path, encoding, lines='patient = "code"')
+    consortium = consortium_at(tmp_path, encoding, lines='person = "code"')
     found = site_files(consortium).review(plan_of(consortium, unit="person"))
     assert "which says whose rows are whose here (patient)" in found.problems[0]
 
 
 def test_a_plan_cannot_say_which_column_names_persons(tmp_path: Path) -> None:
-    consortium = consortium_at(tmp_path, replace(MIXED, patient="admitted", numbers={"age": (18.0, 100.0)}))
+    consortium = consortium_at(tmp_path, replace(MIXED, person="admitted", numbers={"age": (18.0, 100.0)}))
     found = site_files(consortium).review(plan_of(consortium, unit="person"))
     assert "do not say which records are one person's" in found.objections[0]
 
@@ -283,7 +283,7 @@ def test_a_site_whose_data_have_changed_does_not_train_and_reveals_nothing_of_th
     path = consortium.home("site-2") / "patients.csv"
     path.write_text(path.read_text().replace("44;", "forty-four;"))
     here = server(plan, transport(consortium.sites()))
-    *_, run = follow(here.run_plan, source=here)
+    *_, run = follow(here.run_spec, source=here)
     assert [len(report.clients) for report in run.history] == [3, 3]
     state = consortium.home("site-2") / "state"
     refused = [entry for entry in read_journal(state / "log.jsonl") if entry["event"] == "refused"]
@@ -315,7 +315,7 @@ def test_a_function_may_return_a_table(tmp_path: Path, monkeypatch: pytest.Monke
 def test_constants_of_clients_rows_are_said_to_become_public(tmp_path: Path) -> None:
     task = Task.from_table(write_whole(tmp_path / "all.csv"), client="hospital", target="died", test=0)
     assert task.encoding is not None
-    notes = check_plan(plan_of(consortium_at(tmp_path, task.encoding))).notes
+    notes = explain_plan(plan_of(consortium_at(tmp_path, task.encoding))).notes
     assert any("The plan shows these constants to the server and to all sites." in note for note in notes)
     (tmp_path / "encoding.json").write_bytes(MIXED.to_bytes())
-    assert not any("constants" in note for note in check_plan(plan_of(Consortium(tmp_path, 4))).notes)
+    assert not any("constants" in note for note in explain_plan(plan_of(Consortium(tmp_path, 4))).notes)

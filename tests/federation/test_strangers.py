@@ -14,7 +14,7 @@ from tacit.core.client_half import empty_messages, read_broadcast
 from tacit.errors import TooFewClientsError
 from tacit.federation import messages as wire
 from tacit.federation.channels.secure_sum import session_of, training_parameters
-from tacit.federation.messages import EVALUATE, HELLO, TRAIN, Answer, Refusal, SiteRequest
+from tacit.federation.messages import EVALUATE, REGISTER, TRAIN, Answer, Refusal, SiteRequest
 from tacit.federation.plan.directory import Directory, new_identity, write_directory
 from tacit.federation.plan.plan import FederationPlan
 from tacit.federation.site.accepted_plan import fresh_secrets
@@ -49,7 +49,7 @@ def asked(plan: FederationPlan, /, **changes: Any) -> SiteRequest:
 
     here.sites._ask = ask  # type: ignore[method-assign,assignment]
     with pytest.raises(TooFewClientsError, match="recorded"):
-        next(here.rounds(here.run_plan.simulation.initial_state, 1, here.keys(None)))
+        next(here.rounds(here.run_spec.simulation.initial_state, 1, here.keys(None)))
     return msgspec.structs.replace(wire.read_request(recorded[0], SiteRequest), **changes)
 
 
@@ -62,7 +62,7 @@ def addressed(site: Site, request: SiteRequest, **changes: Any) -> SiteRequest:
     like = empty_messages(plan.method, view, plan.layout.shapes, now)
     channel = plan.method.channel
     assert isinstance(channel, SecureSum)
-    parameters = training_parameters(channel, plan.plan.least_cohort, like, now)
+    parameters = training_parameters(channel, plan.plan.min_cohort, like, now)
     session = session_of(plan.plan, changed, TRAIN, parameters)
     talk = secagg_messages.pack(Phase.ANNOUNCE, Direction.REQUEST, changed.round, site.number, session.context, b"")
     return msgspec.structs.replace(changed, talk=talk)
@@ -187,7 +187,7 @@ def test_another_directory_is_refused(tmp_path: Path) -> None:
         ({"cohort": (0, 1, 2, 3, 99)}, "malformed"),
         ({"cohort": (0, 1, 2, 3)}, "malformed"),
         ({"round": 1}, "malformed"),
-        ({"talk": b"anything"}, "malformed"),
+        ({"message": b"anything"}, "malformed"),
         ({"first": b"anything"}, "malformed"),
         ({"first_digest": bytes(32)}, "protocol"),
         ({"plan": bytes(32)}, "plan"),
@@ -204,9 +204,9 @@ def test_a_request_that_no_honest_server_sends_is_refused_before_anything_is_cha
 
 
 GARBAGE: dict[str, Callable[[SiteRequest], dict[str, Any]]] = {
-    "no request of the protocol": lambda _: {"talk": b"anything"},
-    "one that is too long": lambda _: {"talk": bytes(1 << 20)},
-    "one that was cut": lambda asked: {"talk": asked.talk[:-1]},
+    "no request of the protocol": lambda _: {"message": b"anything"},
+    "one that is too long": lambda _: {"message": bytes(1 << 20)},
+    "one that was cut": lambda asked: {"message": asked.opening[:-1]},
     "one of another attempt": lambda asked: {"attempt": asked.attempt + 1},
     "one of another cohort": lambda asked: {"cohort": asked.cohort[:4], "frame": _other_cohort(asked)},
     "no model": lambda asked: {"frame": framed(asked, {})},
@@ -235,7 +235,7 @@ def _without(asked: SiteRequest, part: Part) -> bytes:
 
 def test_garbage_costs_a_site_nothing_and_leaves_its_attempts_and_its_conversation(tmp_path: Path) -> None:
     """Not a charge, not an attempt, and not the conversation that the site is in."""
-    policy = {"epsilon": 50.0, "least_cohort": 3}
+    policy = {"epsilon": 50.0, "min_cohort": 3}
     consortium, plan = at(tmp_path, "fl-std-dp", args={**DP, "rounds": 3}, policy=policy, public="acme:public")
     request, site = asked(plan), consortium.site("site-0")
     assert parts_of(request).keys() == {Part.WEIGHTS, Part.BOUND}
@@ -282,7 +282,7 @@ def test_a_site_that_accepts_a_plan_later_takes_part_from_then_on(tmp_path: Path
     plan = consortium.plan(args={"cohort": 5, "rounds": 3})
     consortium.accept(plan, *consortium.names[:4])
     here = server(plan, transport(consortium.sites()))
-    steps = follow(here.run_plan, source=here)
+    steps = follow(here.run_spec, source=here)
     assert [next(steps).state.round for _ in range(2)] == [0, 1]
     consortium.accept(plan, "site-4")
     *_, run = steps
@@ -323,5 +323,5 @@ def test_the_verdict_of_another_is_not_a_verdict(tmp_path: Path) -> None:
     (review,) = (consortium.home("site-0") / "state" / "reviews").iterdir()
     forged = consortium.home("site-1") / "state" / "reviews" / review.name
     forged.write_bytes(review.read_bytes())
-    reply = refusal(consortium.site("site-1").handle(HELLO, wire.pack(wire.Hello(plan.digest, bytes(16)))))
+    reply = refusal(consortium.site("site-1").handle(REGISTER, wire.pack(wire.Registration(plan.digest, bytes(16)))))
     assert reply.code == "error"

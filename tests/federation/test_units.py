@@ -36,7 +36,7 @@ def plans(here: Consortium) -> tuple[FederationPlan, FederationPlan]:
 
 def run(here: Consortium, plan: FederationPlan) -> None:
     found = server(plan, transport(here.sites()))
-    assert [len(each.history) for each in follow(found.run_plan, source=found)][-1] == 4
+    assert [len(each.history) for each in follow(found.run_spec, source=found)][-1] == 4
 
 
 @pytest.mark.parametrize("first", [0, 1])

@@ -11,7 +11,7 @@ from tacit.core.prices import Unit
 from tacit.errors import DataError, UserError
 from tacit.federation.messages import TRAIN
 from tacit.federation.plan import entry_points
-from tacit.federation.plan.check import check_plan
+from tacit.federation.plan.explain import explain_plan
 from tacit.federation.transport.nvflare.kits import name_in_kit
 from tacit.federation.transport.nvflare.process import claim
 from tacit.runs.training import follow
@@ -37,7 +37,7 @@ def test_data_that_the_model_does_not_fit_are_noticed_in_the_review(tmp_path):
 def test_a_plan_without_the_public_samples_that_it_needs(tmp_path):
     plan = Consortium.at(tmp_path, 3).plan("fl-top", args={"cohort": 3, "ratio": 0.3})
     with pytest.raises(DataError, match=r'Add public = "package\.module:function"'):
-        check_plan(plan)
+        explain_plan(plan)
 
 
 def test_a_function_that_raises_is_named(tmp_path):
@@ -80,7 +80,7 @@ def test_a_kit_of_another_is_refused(tmp_path, capsys):
 def test_a_second_process_with_the_same_kit_is_refused(tmp_path):
     claim(tmp_path)
     with pytest.raises(UserError, match=r"Expected nobody to run .* Stop that one first"):
-        claim(tmp_path, patience=0.2)
+        claim(tmp_path, timeout=0.2)
 
 
 def test_an_attempt_that_a_crash_has_ended_is_charged_without_a_budget_too(tmp_path: Path) -> None:
@@ -100,9 +100,9 @@ def test_an_attempt_that_a_crash_has_ended_is_charged_without_a_budget_too(tmp_p
     way.after = crash
     first = server(plan, way)
     with pytest.raises(KeyboardInterrupt):
-        list(follow(first.run_plan, source=first, out=tmp_path / "run"))
+        list(follow(first.run_spec, source=first, out=tmp_path / "run"))
     second = server(plan, transport(sites))
-    *_, run = follow(second.run_plan, source=second, out=tmp_path / "run", resume=True)
+    *_, run = follow(second.run_spec, source=second, out=tmp_path / "run", resume=True)
     assert run.state.round == 3
     assert (
         run.charges[Unit.CLIENT].rounds,
@@ -117,5 +117,5 @@ def test_an_empty_file_is_not_a_ledger_yet(tmp_path: Path) -> None:
     consortium.accept(plan)
     (consortium.home("site-0") / "state" / "ledger.db").touch(0o600)  # as a crash leaves it
     here = server(plan, transport(consortium.sites()))
-    *_, run = follow(here.run_plan, source=here)
+    *_, run = follow(here.run_spec, source=here)
     assert [report.rejected for report in run.history] == [(), ()]

@@ -12,10 +12,10 @@ from tacit.core.prices import Adjacency, ClientUnits, Gaussian, Release, Samplin
 from tacit.pieces.mechanisms import DistributedGaussian
 from tacit.pieces.samplers import FixedSize, Poisson
 from tacit.privacy.accountants import Accounting, Pld, Rdp, RdpClassic
+from tacit.privacy.calibration import CohortSampling
 from tacit.privacy.charging import Charges
 from tacit.privacy.planned_charges import release_of
-from tacit.privacy.planning import CohortSampling
-from tacit.runs.records import size_noise
+from tacit.runs.run import calibrate_method
 
 DELTA = 1e-5
 FASHION, MEDICAL = CohortSampling(Poisson(100), 6000), CohortSampling(Poisson(100), 5010)
@@ -66,7 +66,7 @@ def test_colluding_clients_reduce_the_noise(fraction, epsilon):
 
 def test_the_noise_of_the_method_for_epsilon_1():
     """Computed for the 200 rounds of Table 1, and the resulting guarantee."""
-    method = size_noise(methods.fl_top_dp(), 6000)
+    method = calibrate_method(methods.fl_top_dp(), 6000)
     assert isinstance(method.mechanism, DistributedGaussian)
     noise = method.mechanism.noise_multiplier
     assert noise == pytest.approx(1.2244, abs=1e-3)

@@ -15,7 +15,7 @@ from tacit.papers.study_files import packaged_studies
 from tacit.pieces.codecs import Size
 from tacit.pieces.samplers import Poisson
 from tacit.privacy.accountants import RdpClassic
-from tacit.privacy.planning import CohortSampling
+from tacit.privacy.calibration import CohortSampling
 from tacit.runs.bandwidth import Bandwidth, cost
 from tacit.wire import frames
 from tacit.wire.frames import Part

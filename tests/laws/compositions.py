@@ -97,7 +97,7 @@ UNREGISTERED: tuple[Method, ...] = (
         sampler=FixedSize(5),
         trainer=SGD,
         mechanism=CentralGaussian(clip=QuantileClip(start=0.1, count_noise=1.0), noise_multiplier=0.5),
-        channel=Enclave(padding=64, least=3),
+        channel=Enclave(padding=64, min_clients=3),
     ),
     Method(
         name="weighted enclave",
@@ -149,7 +149,7 @@ UNREGISTERED: tuple[Method, ...] = (
         sampler=Poisson(5),
         trainer=Masked(SGD),
         codec=Select(TOP),
-        mechanism=DistributedGaussian(clip=PublicClip(factor=0.5), noise_multiplier=0.5, at_once=False),
+        mechanism=DistributedGaussian(clip=PublicClip(factor=0.5), noise_multiplier=0.5, single_draw=False),
         channel=IdealSum(),
     ),
     Method(
@@ -167,7 +167,7 @@ UNREGISTERED: tuple[Method, ...] = (
         sampler=FixedSize(5),
         trainer=SGD,
         mechanism=ByImportance(
-            base=DistributedGaussian(clip=FixedClip(0.3), noise_multiplier=0.5, at_once=False),
+            base=DistributedGaussian(clip=FixedClip(0.3), noise_multiplier=0.5, single_draw=False),
             importance=AccuracySensitivity(),
             allocation=Graded(3.0, "most"),
             expects="updates",
@@ -194,7 +194,7 @@ UNREGISTERED: tuple[Method, ...] = (
         trainer=SGD,
         codec=Select(FixedRandom(size=SIZE)),
         mechanism=DistributedGaussian(
-            clip=FixedClip(0.3), noise_multiplier=0.5, dropouts=0.2, colluding=0.3, at_once=False
+            clip=FixedClip(0.3), noise_multiplier=0.5, dropouts=0.2, colluding=0.3, single_draw=False
         ),
         channel=IdealSum(),
     ),
@@ -204,7 +204,7 @@ UNREGISTERED: tuple[Method, ...] = (
         rounds=3,
         sampler=FixedSize(5),
         trainer=Sgd(lr=0.1, steps=2, sends="weights"),
-        channel=SecureSum(level="semi_honest", bits=24, reach=4.0),
+        channel=SecureSum(level="semi_honest", bits=24, value_range=4.0),
         server=Replace(),
     ),
     Method(
@@ -218,7 +218,7 @@ UNREGISTERED: tuple[Method, ...] = (
             noise_multiplier=0.5,
             dropouts=0.4,
             colluding=0.2,
-            at_once=False,
+            single_draw=False,
             arithmetic=Grid(bits=24),
         ),
         channel=SecureSum(bits=24, dropout=0.2),
@@ -229,7 +229,7 @@ UNREGISTERED: tuple[Method, ...] = (
         sampler=FixedSize(5),
         trainer=SGD,
         mechanism=DistributedGaussian(
-            clip=FixedClip(0.3), noise_multiplier=0.5, dropouts=0.2, at_once=False, arithmetic=Grid(noise="skellam")
+            clip=FixedClip(0.3), noise_multiplier=0.5, dropouts=0.2, single_draw=False, arithmetic=Grid(noise="skellam")
         ),
         channel=SecureSum(level="semi_honest"),
     ),

@@ -352,9 +352,7 @@ def _texts() -> Iterator[Decoder]:
     texts = [methods.make(name).canonical.encode() for name in ("fedavg", "geyer", "esmfl")]
     read_method = lambda data: Method.from_canonical(data.decode("utf-8", "replace"))  # noqa: E731
     yield Decoder("method form", read_method, texts, TEXT)
-    options = (
-        b'{"rounds": 3, "descent.steps": 5, "channel": "SecureSum(reach=4.0)", "sampler": "Poisson(0.1)", "lr": 0.5}'
-    )
+    options = b'{"rounds": 3, "descent.steps": 5, "channel": "SecureSum(value_range=4.0)", "sampler": "Poisson(0.1)"}'
     yield Decoder("options", _make_method, [options], TEXT)
     strip = {"name": "s", "shape": [1, 2, 2, 1], "pixels": "AAAAAA==", "note": ""}
     comparison = {

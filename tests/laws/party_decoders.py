@@ -53,11 +53,16 @@ def _quotes() -> Iterator[Decoder]:
 def _federation() -> Iterator[Decoder]:
     identity = bytes(range(32))
     session, known = bytes(32), {0: public_identity(identity)}
-    asked = site_messages.SiteRequest(bytes(32), bytes(16), 3, 1, (0, 1, 2), b"frame", b"first", bytes(32), b"talk")
+    asked = site_messages.SiteRequest(bytes(32), bytes(16), 3, 1, (0, 1, 2), b"frame", b"first", bytes(32), b"opening")
     read_asked = functools.partial(site_messages.read_request, kind=site_messages.SiteRequest)
     yield Decoder("site request", read_asked, [site_messages.pack(asked)], BYTES)
-    read_talk = functools.partial(site_messages.read_request, kind=site_messages.Talk)
-    yield Decoder("site talk", read_talk, [site_messages.pack(site_messages.Talk(bytes(32), session, b"r"))], BYTES)
+    read_continuation = functools.partial(site_messages.read_request, kind=site_messages.Continuation)
+    yield Decoder(
+        "site continuation",
+        read_continuation,
+        [site_messages.pack(site_messages.Continuation(bytes(32), session, b"r"))],
+        BYTES,
+    )
     replies = [
         site_messages.pack(site_messages.signed("talk", site_messages.Answer(0, session, b"body"), identity)),
         site_messages.pack(site_messages.signed("talk", site_messages.Refusal(0, session, "policy", "No."), identity)),
@@ -68,7 +73,7 @@ def _federation() -> Iterator[Decoder]:
     yield Decoder("directory", with_file("d.toml", read_directory), [directory], TEXT)
     plan = (
         b'method = "fl-std"\nmodel = "acme.models:net"\nsites = "d.toml"\nargs = { rounds = 3 }\n'
-        b"least_cohort = 1\npatience = { train = 10, talk = 1.5 }\n"
+        b"min_cohort = 1\ntimeouts = { train = 10, message = 1.5 }\n"
     )
     yield Decoder("plan", with_file("p.toml", functools.partial(_plan, directory)), [plan], TEXT)
     site = b'data = "a.b:c"\nheld_out = 0.1\n[allow]\nmethods = ["fedavg"]\nchannels = ["plain"]\nepsilon = inf\n'
@@ -135,8 +140,8 @@ def _folder() -> "tempfile.TemporaryDirectory[str]":
 @functools.cache
 def _reviewed() -> tuple[bytes, Path]:
     """The digest of a plan that a site has accepted, and the file that says so."""
-    consortium = Consortium.at(Path(_folder().name), 1, least_cohort=1)
-    plan = consortium.plan(least_cohort=1, args={"cohort": 1})
+    consortium = Consortium.at(Path(_folder().name), 1, min_cohort=1)
+    plan = consortium.plan(min_cohort=1, args={"cohort": 1})
     consortium.accept(plan)
     (review,) = consortium.folder.rglob("reviews/*.json")
     return plan.digest, review

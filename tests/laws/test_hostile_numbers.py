@@ -64,7 +64,7 @@ def test_a_row_up_to_the_reach_is_accepted(monkeypatch):
     monkeypatch.setattr(worker, "make_messages", sending(15.9))
     run = tacit.train(FEDAVG, TASK, workers=1)
     assert [report.rejected for report in run.history] == [()] * 3
-    strict = tacit.train(replace(FEDAVG, reach=10.0), TASK, workers=1)
+    strict = tacit.train(replace(FEDAVG, max_row_norm=10.0), TASK, workers=1)
     assert {report.rejected for report in strict.history} == {(HOSTILE,)}
 
 
@@ -81,9 +81,9 @@ def test_every_method_bounds_what_one_row_can_do(method):
 
 
 def test_a_reach_is_positive_and_part_of_the_method():
-    with pytest.raises(UserError, match=r"Expected reach=-1.0 > 0"):
-        replace(FEDAVG, reach=-1.0)
-    assert replace(FEDAVG, reach=2.0).digest != FEDAVG.digest
+    with pytest.raises(UserError, match=r"Expected max_row_norm=-1.0 > 0"):
+        replace(FEDAVG, max_row_norm=-1.0)
+    assert replace(FEDAVG, max_row_norm=2.0).digest != FEDAVG.digest
 
 
 @dataclass(frozen=True)

@@ -140,7 +140,7 @@ def sent(
 
 
 def central_step(method: Method, state: State, messages: Messages, now: SimulatedRound) -> float:
-    """A step of the grid on which exact noise is added to a sum, divided by the cohort; likewise."""
+    """A step of the grid on which exact noise is added to a sum, divided by the cohort; the same for this."""
     mechanism = method.mechanism
     if not isinstance(mechanism, CentralGaussian) or not mechanism.exact or not mechanism.noise_multiplier:
         return 0.0
@@ -637,7 +637,7 @@ def _task() -> Task:
 @cache
 def trained(method: Method) -> tuple[tuple[State, Report], ...]:
     """All rounds in one process; several laws compare with them."""
-    return tuple(rounds(method, _task(), seed=5, workers=1, noise="seeded"))
+    return tuple(rounds(method, _task(), seed=5, workers=1, randomness="seeded"))
 
 
 def _is_proved(method: Method) -> bool:
@@ -659,8 +659,8 @@ def test_privacy_a_budget_stops_train_and_rounds_alike(method: Method) -> None:
     assert release is not None
     enough = Accounting.of(accountant_for(method, len(SIZES))).compose(release, 2).epsilon(1e-3)
     limited = replace(method, rounds=30, budget=Budget(1.0001 * enough, 1e-3))
-    run = tacit.train(limited, _task(), seed=5, workers=1, noise="seeded")
-    played = list(tacit.rounds(limited, _task(), seed=5, workers=1, noise="seeded"))
+    run = tacit.train(limited, _task(), seed=5, workers=1, randomness="seeded")
+    played = list(tacit.rounds(limited, _task(), seed=5, workers=1, randomness="seeded"))
     assert run.state.round == len(played) == 2
     assert [report.epsilons[Unit.CLIENT] for _, report in played] == [
         report.epsilons[Unit.CLIENT] for report in run.history
@@ -670,5 +670,5 @@ def test_privacy_a_budget_stops_train_and_rounds_alike(method: Method) -> None:
 
 
 def _final(method: Method, workers: int) -> Tensor:
-    *_, (state, _) = rounds(method, _task(), seed=5, workers=workers, noise="seeded")
+    *_, (state, _) = rounds(method, _task(), seed=5, workers=workers, randomness="seeded")
     return state.weights

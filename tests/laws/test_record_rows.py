@@ -71,14 +71,20 @@ def mechanisms(method: Method) -> list[Mechanism]:
         return different("mechanism")
     ways: tuple[Arithmetic, ...] = (Reals(), Grid(), Grid(noise="skellam"))
     variants = [
-        replace(own, arithmetic=arithmetic, at_once=at_once, dropouts=dropouts)
-        for arithmetic, at_once, dropouts in product(ways, (True, False), (0.0, 0.2))
+        replace(own, arithmetic=arithmetic, single_draw=single_draw, dropouts=dropouts)
+        for arithmetic, single_draw, dropouts in product(ways, (True, False), (0.0, 0.2))
     ]
     return [*variants, *different("mechanism")]
 
 
 def channels() -> list[Channel]:
-    return [*different("channel"), IdealSum(), SecureSum(), Enclave(least=1), Enclave(least=1, wire=Compact())]
+    return [
+        *different("channel"),
+        IdealSum(),
+        SecureSum(),
+        Enclave(min_clients=1),
+        Enclave(min_clients=1, wire=Compact()),
+    ]
 
 
 def surely_drawn(method: Method) -> Method:
@@ -99,7 +105,7 @@ def composed(method: Method) -> Iterator[Method]:
         yield from _fitting(own, codec=codec, mechanism=mechanism, channel=channel)
     for trainer, codec, aggregator in product(trainers, codecs(), (Mean(), WeightedMean(), KMeans(1), KMeans(2))):
         yield from _fitting(own, trainer=trainer, codec=codec, aggregator=aggregator)
-    yield from _fitting(own, reach=2.0)
+    yield from _fitting(own, max_row_norm=2.0)
 
 
 def _fitting(method: Method, **pieces: Any) -> Iterator[Method]:

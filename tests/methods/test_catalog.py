@@ -62,7 +62,7 @@ def test_cards_show_the_method_as_it_is(name, factory):
     made = tacit.Method(name=name, rounds=7, budget=factory().budget, report_delta=factory().report_delta, **rebuilt)
     assert made == factory(rounds=7) == eval(shown.repr, public)
     mechanism = factory().mechanism
-    price = (mechanism.sized(1.0) if factory().terms.unsized else mechanism).price(0)
+    price = (mechanism.with_noise_multiplier(1.0) if factory().terms.uncalibrated else mechanism).price(0)
     if factory().terms.units == (Unit.RECORD,):
         assert "for every record" in shown.guarantee
         return
@@ -159,7 +159,7 @@ def test_short_names_are_written_out() -> None:
     assert methods.expand("priority-dp", {"clip": 1, "rounds": 2}) == {"ellipsoid.value": 1, "rounds": 2}
     assert "noise" not in methods.short_names("ifca")
     with pytest.raises(tacit.UserError, match="got 'learning_rate'"):
-        methods.check("fl-std", {"learning_rate": 0.1})
+        methods.validate("fl-std", {"learning_rate": 0.1})
 
 
 def test_steps_are_given_instead_of_epochs() -> None:

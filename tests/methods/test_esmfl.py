@@ -42,7 +42,7 @@ def task() -> Task:
 @both
 def test_two_phases(name: str) -> None:
     """Clients upload whole models in the warm-up, then a tenth of the weights and all biases; downloads are whole."""
-    run = train(methods.make(name, {**SMALL, "wire": Csr()}), task(), workers=1, noise="seeded")
+    run = train(methods.make(name, {**SMALL, "wire": Csr()}), task(), workers=1, randomness="seeded")
     dense = frames.size({Part.ROW: run.state.weights})
     sent = 272 + 60  # a tenth of 2720 weights, and 60 biases
     sparse = dense - 4 * run.state.dim + 19 + 2 * 4 + 8 * sent
@@ -58,7 +58,7 @@ def test_with_an_enclave_the_run_is_the_same_with_encrypted_uploads_and_timings(
     """
     channels = (Enclave(wire=Compact(), conversation=True), Plain(wire=Compact()))
     made = [methods.make(name, {**SMALL, "cohort": 4, "channel": channel}) for channel in channels]
-    sealed, plain = (train(method, task(), workers=1, noise="seeded") for method in made)
+    sealed, plain = (train(method, task(), workers=1, randomness="seeded") for method in made)
     torch.testing.assert_close(sealed.state.weights, plain.state.weights, rtol=1e-4, atol=1e-6)
     assert sealed.bytes.up > plain.bytes.up
     assert sealed.timings.keys() >= {"attestation", "encryption", "transfer", "load", "train", "aggregate", "publish"}
@@ -67,7 +67,7 @@ def test_with_an_enclave_the_run_is_the_same_with_encrypted_uploads_and_timings(
 
 @both
 def test_the_metrics(name: str) -> None:
-    run = train(methods.make(name, SMALL), task(), workers=1, noise="seeded")
+    run = train(methods.make(name, SMALL), task(), workers=1, randomness="seeded")
     warm, *_, last = (report.metrics for report in run.history)
     assert list(warm) == ["accuracy", "loss", "density"]
     assert warm["density"] == 1.0
@@ -80,14 +80,14 @@ def test_the_metrics(name: str) -> None:
 
 
 def test_without_pruning_there_are_no_metrics_of_it() -> None:
-    run = train(methods.fedavg(rounds=1, cohort=2, epochs=1), task(), workers=1, noise="seeded")
+    run = train(methods.fedavg(rounds=1, cohort=2, epochs=1), task(), workers=1, randomness="seeded")
     assert run.sparsity == {}
     assert "density" not in run.metrics
 
 
 def test_pruned_metrics_are_those_of_the_pruned_model() -> None:
     method = methods.make("masked-pruning", SMALL)
-    run = train(method, task(), workers=1, noise="seeded")
+    run = train(method, task(), workers=1, randomness="seeded")
     pruned = method.trainer.variants(run.state)["pruned"]
     pruned_model = replace(run, state=replace(run.state, weights=pruned)).model
     x, y = task().test or (torch.empty(0), torch.empty(0))
@@ -98,7 +98,7 @@ def test_pruned_metrics_are_those_of_the_pruned_model() -> None:
 def test_wire_formats_change_only_the_bytes() -> None:
     formats: dict[str, WireFormat | None] = {"dense": None, "csr": Csr(), "compact": Compact()}
     made = {name: methods.make("esmfl", {**SMALL, "wire": form, "down": form}) for name, form in formats.items()}
-    runs = {name: train(method, task(), workers=1, noise="seeded") for name, method in made.items()}
+    runs = {name: train(method, task(), workers=1, randomness="seeded") for name, method in made.items()}
     assert torch.equal(runs["dense"].state.weights, runs["csr"].state.weights)
     assert torch.equal(runs["dense"].state.weights, runs["compact"].state.weights)
     for direction in ("up", "down"):
@@ -148,7 +148,9 @@ def test_the_mask_is_frozen_halfway_but_not_before_the_end_of_the_warm_up() -> N
 
 @both
 def test_gradual_pruning_sends_less_in_every_round(name: str) -> None:
-    run = train(methods.make(name, {**SMALL, "rounds": 6, "warm_up": 4, "ramp": 3}), task(), workers=1, noise="seeded")
+    run = train(
+        methods.make(name, {**SMALL, "rounds": 6, "warm_up": 4, "ramp": 3}), task(), workers=1, randomness="seeded"
+    )
     up = [max(report.up) for report in run.history]
     assert up[0] > 1.3 * up[1] > 1.3 * 1.3 * up[2]
     assert up[2] > 1.3 * up[3] > 1.3 * 1.3 * up[4] > 1.2 * up[5]

@@ -21,7 +21,7 @@ from tacit.privacy.cohorts import failure
 from tacit.privacy.guarantee import Guarantee
 from tacit.privacy.planned_charges import release_of
 from tacit.report.cards import card
-from tacit.runs.records import Plan
+from tacit.runs.run import RunSpec
 from tacit.runs.training import follow
 from tacit.wire import frames
 
@@ -53,7 +53,7 @@ def test_the_private_form_has_the_same_arguments_and_pieces_otherwise(name: str)
     ideal = methods.make(f"{name}-dp", IDEAL)
     assert (ideal.channel, distributed(ideal).arithmetic) == (tacit.pieces.IdealSum(), tacit.pieces.Reals())
     assert b.budget == tacit.Budget(1.0, 1e-5)
-    assert b.terms.unsized
+    assert b.terms.uncalibrated
     defaults = {**{key: p.default for key, p in inspect.signature(private).parameters.items()}, "noise": 1.5}
     assert private(*defaults.values()) == private(noise=1.5)  # by position too
 
@@ -77,7 +77,7 @@ def test_repr_rebuilds_the_method_and_its_card_prints(name: str, form: str) -> N
 
 @pytest.mark.parametrize(("args", "adjacency"), [({}, "add-or-remove"), (IDEAL, "zero-out")])
 def test_a_card_and_a_run_name_the_same_adjacency(args: dict[str, str], adjacency: str) -> None:
-    run = next(follow(Plan(method=methods.make("fl-top-dp", {"rounds": 1, "cohort": 20, **args}), task=task())))
+    run = next(follow(RunSpec(method=methods.make("fl-top-dp", {"rounds": 1, "cohort": 20, **args}), task=task())))
     assert f"({adjacency})" in card("fl-top-dp", args).guarantee
     assert run.charges[Unit.CLIENT].accounting.adjacency == adjacency
 
@@ -149,7 +149,7 @@ def test_cohorts_of_fixed_size_are_accounted_as_such() -> None:
 def test_clients_send_the_given_number_of_values(name: str) -> None:
     size = "codec.size" if name == "fl-cs" else "codec.selection.size"
     run = tacit.train(
-        methods.make(name, {"rounds": 1, "cohort": 5, size: "Size(number=7)"}), task(), workers=1, noise="seeded"
+        methods.make(name, {"rounds": 1, "cohort": 5, size: "Size(number=7)"}), task(), workers=1, randomness="seeded"
     )
     assert set(run.history[0].up) == {frames.size({frames.Part.ROW: torch.zeros(7)})}
 
@@ -157,7 +157,7 @@ def test_clients_send_the_given_number_of_values(name: str) -> None:
 @pytest.mark.parametrize("name", ["fl-top-dp", "fl-bas-2-dp", "fl-cs-dp"])
 def test_a_private_run_uses_its_budget_in_all_its_rounds(name: str) -> None:
     args = {"rounds": 4, "cohort": 12, "epsilon": 3.0, "delta": 1e-3, "ratio": 0.05}
-    run = tacit.train(methods.make(name, args), task(), workers=1, noise="seeded")
+    run = tacit.train(methods.make(name, args), task(), workers=1, randomness="seeded")
     assert run.state.round == 4
     assert isinstance(run.privacy, Guarantee)
     assert run.privacy.epsilon is not None
@@ -176,8 +176,8 @@ def test_fl_cs_chooses_its_threshold_under_the_noise_that_is_added() -> None:
     without = initial_state(methods.make("fl-cs", args), task()).memory
     noisy = initial_state(methods.make("fl-cs-dp", {**args, "noise": 1.0}), task()).memory
     assert float(without[THRESHOLD]) != float(noisy[THRESHOLD])
-    unsized = initial_state(methods.make("fl-cs-dp", args), task())  # the noise is not known yet
-    assert THRESHOLD not in unsized.memory
+    uncalibrated = initial_state(methods.make("fl-cs-dp", args), task())  # the noise is not known yet
+    assert THRESHOLD not in uncalibrated.memory
 
 
 def test_the_noise_of_the_mean_is_the_paper_s() -> None:
@@ -201,12 +201,12 @@ def test_a_resumed_run_is_bitwise_the_same(name: str, tmp_path: Path) -> None:
     noise = {"cohort": 16, "noise": 3.0, "epsilon": 9.0}
     args = {"rounds": 4, "cohort": 5, "ratio": 0.05, **(noise if "-dp" in name else {})}
     method = methods.make(name, args)
-    whole = tacit.train(method, task(), workers=1, noise="seeded")
-    steps = follow(Plan(method=method, task=task(), noise="seeded"), workers=1, out=tmp_path / "run")
+    whole = tacit.train(method, task(), workers=1, randomness="seeded")
+    steps = follow(RunSpec(method=method, task=task(), randomness="seeded"), workers=1, out=tmp_path / "run")
     for _ in range(3):
         next(steps)
     steps.close()
-    resumed = tacit.train(method, task(), workers=1, out=tmp_path / "run", resume=True, noise="seeded")
+    resumed = tacit.train(method, task(), workers=1, out=tmp_path / "run", resume=True, randomness="seeded")
     assert torch.equal(resumed.state.weights, whole.state.weights)
     assert [report.down for report in resumed.history] == [report.down for report in whole.history]
     assert isinstance(resumed.privacy, Guarantee)

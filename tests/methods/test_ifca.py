@@ -19,7 +19,7 @@ from tacit.engine.simulation import PARTICIPATIONS
 from tacit.engine.waves import AutoLearner, StackedClients
 from tacit.errors import ModelError
 from tacit.runs.directory import CHECKPOINT, LEAKAGE, MODEL, read_rounds
-from tacit.runs.records import Plan
+from tacit.runs.run import RunSpec
 from tacit.runs.training import follow
 from tacit.tasks.regression import THETA
 
@@ -35,9 +35,9 @@ def worst_distance(run: tacit.Run) -> float:
 
 def groups(run: tacit.Run) -> list[set[int]]:
     """The choices of even and of odd clients."""
-    task = run.plan.task
+    task = run.spec.task
     data = StackedClients(torch.arange(len(task.population)), task.population, AutoLearner(run.models[0], task.loss))
-    trainer = run.plan.method.trainer
+    trainer = run.spec.method.trainer
     assert isinstance(trainer, tacit.pieces.BestOf)
     choice = trainer.choose(View(final_weights(run.state), {}), data)
     return [set(choice[group::2].tolist()) for group in (0, 1)]
@@ -50,9 +50,11 @@ def test_with_a_warm_up_both_optima_are_found(seed: int) -> None:
     The only test in which a whole run must converge to the groups' optima.
     """
     task = tacit.tasks.make_task("synthetic")
-    plain = tacit.train(methods.ifca(rounds=500, warm_up=10, patience=30), task, seed=seed, workers=1, noise="seeded")
+    plain = tacit.train(
+        methods.ifca(rounds=500, warm_up=10, patience=30), task, seed=seed, workers=1, randomness="seeded"
+    )
     noisy = tacit.train(
-        methods.ifca_dp(rounds=500, warm_up=10, patience=30), task, seed=seed, workers=1, noise="seeded"
+        methods.ifca_dp(rounds=500, warm_up=10, patience=30), task, seed=seed, workers=1, randomness="seeded"
     )
     assert worst_distance(plain) < 0.2
     assert worst_distance(noisy) < 0.6
@@ -66,7 +68,7 @@ def test_with_a_warm_up_both_optima_are_found(seed: int) -> None:
 
 
 def test_one_hypothesis_ends_between_the_groups() -> None:
-    run = tacit.train(methods.ifca(models=1, rounds=120), TASK, workers=1, noise="seeded")
+    run = tacit.train(methods.ifca(models=1, rounds=120), TASK, workers=1, randomness="seeded")
     assert run.state.weights.shape == (2,)
     assert float(torch.dist(THETA[0], run.state.weights)) > 2
     assert run.metrics["rmse"] > 3
@@ -78,7 +80,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> tacit.Run:
     method = methods.ifca_dp(
         rounds=8, mechanism=tacit.pieces.MetricLaplace(noise_multiplier=5.0, radius=0.05, limit=0.8)
     )
-    return tacit.train(method, TASK, seed=3, workers=1, out=tmp_path_factory.mktemp("runs") / "run", noise="seeded")
+    return tacit.train(
+        method, TASK, seed=3, workers=1, out=tmp_path_factory.mktemp("runs") / "run", randomness="seeded"
+    )
 
 
 def test_a_run_with_several_models_has_no_single_model(run: tacit.Run) -> None:
@@ -121,7 +125,7 @@ def test_clients_decline_above_the_limit(run: tacit.Run) -> None:
 
 
 def test_a_run_ends_when_all_clients_would_decline() -> None:
-    run = tacit.train(methods.make("ifca-dp", {"rounds": 50, "limit": 0.4}), TASK, workers=1, noise="seeded")
+    run = tacit.train(methods.make("ifca-dp", {"rounds": 50, "limit": 0.4}), TASK, workers=1, randomness="seeded")
     assert run.leakage is not None
     assert run.leakage.exhausted
     assert run.state.round < 50
@@ -142,23 +146,23 @@ def test_the_files_report_every_client(run: tacit.Run) -> None:
 
 def test_no_ledger_is_charged(tmp_path: Path) -> None:
     with pytest.raises(tacit.UserError, match="d-privacy is accounted for each client separately"):
-        tacit.train(methods.ifca_dp(rounds=1), TASK, workers=1, ledger=tmp_path / "ledger.db", noise="seeded")
+        tacit.train(methods.ifca_dp(rounds=1), TASK, workers=1, ledger=tmp_path / "ledger.db", randomness="seeded")
 
 
 def test_patience_keeps_the_best_models_also_in_a_resumed_run(tmp_path: Path) -> None:
     method = methods.ifca_dp(rounds=200, patience=4)
-    whole = tacit.train(method, TASK, seed=1, workers=1, noise="seeded")
+    whole = tacit.train(method, TASK, seed=1, workers=1, randomness="seeded")
     losses = [report.metrics["loss"] for report in whole.history]
     best = losses.index(min(losses))
     assert len(losses) == best + 1 + 4 < 200
     assert whole.metrics["loss"] == min(losses)
-    shorter = tacit.train(replace(method, rounds=best + 1, patience=None), TASK, seed=1, workers=1, noise="seeded")
+    shorter = tacit.train(replace(method, rounds=best + 1, patience=None), TASK, seed=1, workers=1, randomness="seeded")
     assert torch.equal(final_weights(whole.state), shorter.state.weights)
-    steps = follow(Plan(method=method, task=TASK, seed=1, noise="seeded"), workers=1, out=tmp_path / "run")
+    steps = follow(RunSpec(method=method, task=TASK, seed=1, randomness="seeded"), workers=1, out=tmp_path / "run")
     for _ in range(4):
         next(steps)
     steps.close()
-    resumed = tacit.train(method, TASK, seed=1, workers=1, out=tmp_path / "run", resume=True, noise="seeded")
+    resumed = tacit.train(method, TASK, seed=1, workers=1, out=tmp_path / "run", resume=True, randomness="seeded")
     assert torch.equal(resumed.state.weights, whole.state.weights)
     assert torch.equal(final_weights(resumed.state), final_weights(whole.state))
     assert resumed.leakage == whole.leakage
@@ -180,14 +184,14 @@ def test_patience_by_hand() -> None:
 def test_patience_needs_held_out_data() -> None:
     task = replace(TASK, test=None, owners=None)
     with pytest.raises(tacit.UserError, match="Expected held-out data for ifca: patience=3"):
-        tacit.train(methods.ifca(patience=3), task, workers=1, noise="seeded")
+        tacit.train(methods.ifca(patience=3), task, workers=1, randomness="seeded")
 
 
 def test_hypotheses_must_have_different_initial_weights() -> None:
     task = replace(TASK, model=nn.Linear(2, 1, bias=False))
     with pytest.raises(ModelError, match="Expected 2 hypotheses with different initial weights"):
-        tacit.train(methods.ifca(), task, workers=1, noise="seeded")
-    assert tacit.train(methods.ifca(models=1, rounds=1), task, workers=1, noise="seeded").state.round == 1
+        tacit.train(methods.ifca(), task, workers=1, randomness="seeded")
+    assert tacit.train(methods.ifca(models=1, rounds=1), task, workers=1, randomness="seeded").state.round == 1
 
 
 def test_a_card_states_the_leakage_within_the_radius() -> None:

@@ -1,4 +1,4 @@
-"""Methods of one's own: in files, in packages of others, with callbacks and schedules; wrong pieces get a sentence."""
+"""Methods of your own: in files, in packages of others, with callbacks and schedules; wrong pieces get a sentence."""
 
 import subprocess
 import sys
@@ -18,7 +18,7 @@ from tacit.cli import main
 from tacit.core.plain_form import to_plain
 from tacit.core.state import Report, State
 from tacit.errors import CompositionError, UserError
-from tacit.runs.checking import check_method
+from tacit.runs.probing import probe_method
 
 MINE = '''
 from __future__ import annotations
@@ -128,12 +128,12 @@ def test_the_laws_are_tried_on_a_method_of_ones_own(capsys: pytest.CaptureFixtur
 
 @pytest.mark.parametrize("name", ["fedavg", "fl-top-dp", "geyer", "ifca"])
 def test_methods_of_tacit_pass(name: str) -> None:
-    assert [found for found in check_method(methods.make(name)) if not found.passed] == []
+    assert [found for found in probe_method(methods.make(name)) if not found.passed] == []
 
 
 def test_new_writes_a_method_and_a_test_that_passes(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["new", "method", "my-method"]) == 0
-    assert "tacit check my_method.py:my_method" in capsys.readouterr().out
+    assert "tacit probe my_method.py:my_method" in capsys.readouterr().out
     assert main(["check", "my_method.py:my_method"]) == 0
     assert "server HeavyBall: 2 trials, no violation found" in capsys.readouterr().out
     line = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_my_method.py"]
@@ -187,9 +187,9 @@ def test_on_round_sees_every_round_and_stops() -> None:
 
 def test_a_run_that_was_stopped_is_resumed(tmp_path: Path) -> None:
     method = tacit.methods.fedavg(rounds=4, cohort=2)
-    tacit.train(method, task(), workers=1, noise="seeded", out=tmp_path / "run", on_round=lambda *_: True)
-    resumed = tacit.train(method, task(), workers=1, noise="seeded", out=tmp_path / "run", resume=True)
-    whole = tacit.train(method, task(), workers=1, noise="seeded")
+    tacit.train(method, task(), workers=1, randomness="seeded", out=tmp_path / "run", on_round=lambda *_: True)
+    resumed = tacit.train(method, task(), workers=1, randomness="seeded", out=tmp_path / "run", resume=True)
+    whole = tacit.train(method, task(), workers=1, randomness="seeded")
     assert torch.equal(resumed.state.weights, whole.state.weights)
 
 
@@ -206,7 +206,7 @@ def test_schedules_are_functions_of_the_round() -> None:
         tacit.pieces.Sgd(lr=tacit.pieces.Schedule(float), steps=1)
     method = tacit.methods.fl_std(rounds=3, cohort=2, descent=tacit.pieces.Sgd(lr=halved, steps=1))
     other = tacit.methods.fl_std(rounds=3, cohort=2, descent=tacit.pieces.Sgd(lr=0.4, decay=0.5, steps=1))
-    one, two = (tacit.train(each, task(), workers=1, noise="seeded").state.weights for each in (method, other))
+    one, two = (tacit.train(each, task(), workers=1, randomness="seeded").state.weights for each in (method, other))
     assert torch.equal(one, two)
 
 

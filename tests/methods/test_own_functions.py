@@ -1,4 +1,4 @@
-"""A method in a file of one's own: what its function raises is a sentence."""
+"""A method in a file of your own: what its function raises is a sentence."""
 
 from pathlib import Path
 

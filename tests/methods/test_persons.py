@@ -22,7 +22,7 @@ from tacit.privacy.ledger import Ledger
 from tacit.privacy.release_json import charge_from_json, charge_to_json
 from tacit.privacy.unit_accounting import Charge
 from tacit.report.cards import card
-from tacit.runs.records import Plan
+from tacit.runs.run import RunSpec
 
 EACH = 3  # records of a person
 
@@ -35,7 +35,7 @@ def hospitals(persons: tuple[int, ...] = (20, 10, 30), *, known: bool = True) ->
         parts.append((torch.randn(EACH * size, 4, generator=generator) + 2 * y[:, None], y))
     ids = [1000 * client + torch.arange(EACH * size) % size for client, size in enumerate(persons)]
     public = (torch.randn(8, 4, generator=generator), torch.arange(8) % 2)
-    return tacit.Task(model=lambda: nn.Linear(4, 2), clients=parts, public=public, patient=ids if known else None)
+    return tacit.Task(model=lambda: nn.Linear(4, 2), clients=parts, public=public, person=ids if known else None)
 
 
 def proved(run: Any) -> Guarantee:
@@ -77,13 +77,13 @@ DESCENT = tacit.pieces.DpSgd(lr=0.1, epochs=1, batch_size=32, clip=1.0)
 def test_noise_is_sized_for_as_many_persons_as_for_records() -> None:
     method = tacit.methods.dp_sgd(rounds=2, epsilon=1.0, descent=replace(DESCENT, batch_size=5))
     of_persons, of_records = (
-        Plan(method=method, task=each).method.trainer
+        RunSpec(method=method, task=each).method.trainer
         for each in (hospitals((20, 10, 30)), hospitals((20, 10, 30), known=False))
     )
     alike = tacit.Task(
         model=lambda: nn.Linear(4, 2), clients=[(torch.zeros(n, 4), torch.zeros(n).long()) for n in (20, 10, 30)]
     )
-    assert of_persons == Plan(method=method, task=alike).method.trainer
+    assert of_persons == RunSpec(method=method, task=alike).method.trainer
     assert of_persons != of_records
 
 
@@ -97,7 +97,7 @@ def test_all_records_of_a_person_move_a_row_by_no_more_than_the_bound(scale: flo
     hostile = torch.where(own[:, None], x * scale, x) if scale == scale else x
 
     def row(x: Tensor, y: Tensor, ids: Tensor) -> Tensor:
-        task = tacit.Task(model=lambda: nn.Linear(4, 2), clients=[(x, y)], patient=[ids])
+        task = tacit.Task(model=lambda: nn.Linear(4, 2), clients=[(x, y)], person=[ids])
         wave, trainer = waves(task, 0)(torch.arange(1)), tacit.pieces.RecordGradient(rate=1.0, clip=clip)
         now = SimulatedRound.of(0, 1, 1.0, 1, Key.from_seed(0), Key.from_seed(1))
         weights = torch.linspace(-1, 1, 10)
@@ -160,7 +160,7 @@ def table(folder: Path) -> Path:
 
 
 def test_persons_of_a_table_are_held_out_as_a_whole(tmp_path: Path) -> None:
-    task = tacit.Task.from_table(table(tmp_path), client="hospital", target="died", patient="person_id")
+    task = tacit.Task.from_table(table(tmp_path), client="hospital", target="died", person="person_id")
     assert task.population.x.shape[1] == 1  # the age alone
     assert task.population.unit is Unit.PERSON
     assert task.population.unit_sizes.tolist() == [32, 32, 32]  # of 40, two rows each

@@ -135,7 +135,7 @@ def test_with_a_guarantee_epsilon_does_not_depend_on_the_axes(importance, ball):
     for power in (0.0, 0.5, -0.5):
         ellipsoid = tacit.pieces.EllipsoidClip(value=0.4, importance=importance, power=power, ball=ball)
         method = methods.priority_dp(ellipsoid, epsilon=None, noise=1.0, rounds=2, cohort=20)
-        run = tacit.train(method, task, workers=1, noise="seeded")
+        run = tacit.train(method, task, workers=1, randomness="seeded")
         epsilons.append(epsilon_of(run))
         assert not torch.isnan(run.state.weights).any()
     assert epsilons[0] == epsilons[1] == epsilons[2]
@@ -143,7 +143,10 @@ def test_with_a_guarantee_epsilon_does_not_depend_on_the_axes(importance, ball):
 
 def test_with_a_guarantee_the_noise_fits_the_budget():
     run = tacit.train(
-        methods.priority_dp(rounds=2, cohort=20, delta=1e-3), tacit.tasks.make_task("digits"), workers=1, noise="seeded"
+        methods.priority_dp(rounds=2, cohort=20, delta=1e-3),
+        tacit.tasks.make_task("digits"),
+        workers=1,
+        randomness="seeded",
     )
     assert 7.9 < epsilon_of(run) <= 8.0
     assert run.privacy.unit == "client"
@@ -155,7 +158,7 @@ def test_client_traces_are_what_the_run_sends():
     method = priority(rounds=3, formula=Formula(samples=300, exposures=1))
     traces = [*tacit.engine.client_traces(method, task, client=2, at=[3, 1], seed=4, workers=1)]
     assert [trace.now.index for trace in traces] == [0, 2]
-    states = {state.round: state for state, _ in tacit.rounds(method, task, seed=4, workers=1, noise="seeded")}
+    states = {state.round: state for state, _ in tacit.rounds(method, task, seed=4, workers=1, randomness="seeded")}
     all_five = [next(tacit.engine.client_traces(method, task, client=c, at=[3], seed=4, workers=1)) for c in range(5)]
     rows = [method.mechanism.at_client(t.messages, t.view, t.data, t.now).rows.dense() for t in all_five]
     messages = Messages(torch.arange(5), DenseRows(torch.cat(rows)))

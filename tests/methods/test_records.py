@@ -12,7 +12,7 @@ from tacit import cli
 from tacit.core.prices import Unit
 from tacit.privacy.guarantee import Guarantee
 from tacit.report.cards import card
-from tacit.runs.records import Plan
+from tacit.runs.run import RunSpec
 
 
 def hospitals(sizes: tuple[int, ...] = (60, 30, 90, 40)) -> tacit.Task:
@@ -46,7 +46,7 @@ def test_the_hospital_with_the_fewest_records_is_the_worst() -> None:
 def test_the_noise_of_a_sum_of_records_does_not_grow_with_the_number_of_clients() -> None:
     """Why hospitals join: the noise that hides one record is added once for all of them together."""
     sized = [
-        Plan(method=tacit.methods.dp_fedsgd(rounds=2, size=60), task=hospitals((60,) * count)).method
+        RunSpec(method=tacit.methods.dp_fedsgd(rounds=2, size=60), task=hospitals((60,) * count)).method
         for count in (3, 6)
     ]
     assert sized[0].mechanism == sized[1].mechanism

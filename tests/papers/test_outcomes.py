@@ -13,13 +13,13 @@ from tacit.errors import RunError
 from tacit.methods import fl_std
 from tacit.papers.comparison import Comparison
 from tacit.papers.jobs import Choice, jobs_of
-from tacit.papers.outcomes import MOST_POINTS, compare
+from tacit.papers.outcomes import MAX_POINTS, compare
 from tacit.papers.quantities import FinishedRun, derived
 from tacit.papers.study import read_study
 from tacit.papers.study_files import study_files
 from tacit.pieces.samplers import Poisson
 from tacit.privacy.accountants import RdpClassic
-from tacit.privacy.planning import CohortSampling
+from tacit.privacy.calibration import CohortSampling
 from tacit.report.run_data import thinned
 from tacit.runs import checkpoint
 from tacit.runs.bandwidth import cost
@@ -276,7 +276,7 @@ def test_groups_found_and_leakage_of_clients(tmp_path):
 @pytest.mark.parametrize("count", [1, 99, 100, 101, 412, 3000])
 def test_curves_are_thinned_between_their_ends(count):
     reports = [Report(r, (), (), (), (), 0.0, 0.0, 0.0, {}, 0.0) for r in range(1, count + 1)]
-    rounds = [report.round for report in thinned(reports, MOST_POINTS)]
+    rounds = [report.round for report in thinned(reports, MAX_POINTS)]
     assert len(rounds) == min(count, 100)
     assert rounds == sorted(set(rounds))
     assert (rounds[0], rounds[-1]) == (1, count)

@@ -72,12 +72,12 @@ def test_an_interrupted_trial_goes_on_with_its_next_round(tmp_path: Path) -> Non
     method, task = tacit.methods.fedavg(rounds=4, cohort=3), tacit.tasks.make_task("synthetic", clients=6)
     file = trials.TrialFile.open(tmp_path / "rolls.json", tmp_path / "runs")
     place = file.place(Roll(1))
-    options: dict[str, Any] = {"seed": 0, "workers": 1, "evaluate_every": 4, "noise": "seeded"}
+    options: dict[str, Any] = {"seed": 0, "workers": 1, "evaluate_every": 4, "randomness": "seeded"}
     begun = tacit.train(method, task, out=place, on_round=lambda state, _: state.round == 2, **options)
     assert begun.state.round == 2
 
     def go_on() -> dict[str, float]:
-        whole, run = tacit.train(method, task, **options), trials.train(method, task, 0, place, noise="seeded")
+        whole, run = tacit.train(method, task, **options), trials.train(method, task, 0, place, randomness="seeded")
         assert run.history[:2] == begun.history
         assert torch.equal(run.state.weights, whole.state.weights)
         return dict(run.metrics)

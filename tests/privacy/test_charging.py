@@ -31,7 +31,7 @@ from tacit.privacy.guarantee import Guarantee
 from tacit.privacy.ledger import Ledger
 from tacit.privacy.planned_charges import accountant_for, calibrate, release_of
 from tacit.runs.directory import LEDGER, read_manifest
-from tacit.runs.records import Plan
+from tacit.runs.run import RunSpec
 from tacit.runs.training import follow
 
 SIZES = [4] * 20
@@ -53,7 +53,7 @@ def epsilon_of(run: tacit.Run) -> float:
 
 
 def test_a_run_stops_before_the_round_that_would_exceed_its_budget() -> None:
-    run = tacit.train(geyer(), task(), workers=1, noise="seeded")
+    run = tacit.train(geyer(), task(), workers=1, randomness="seeded")
     assert 0 < run.state.round < 40
     assert epsilon_of(run) == run.history[-1].epsilons[Unit.CLIENT] == run.charges[Unit.CLIENT].epsilon
     assert run.charges[Unit.CLIENT].epsilon <= 6.0
@@ -67,8 +67,8 @@ def test_a_run_stops_before_the_round_that_would_exceed_its_budget() -> None:
 
 def test_the_privacy_law() -> None:
     """ε of the folded rounds is ε of the composed releases."""
-    run = tacit.train(geyer(rounds=5), task(), workers=1, noise="seeded")
-    release = release_of(run.plan.method, 20, 0)
+    run = tacit.train(geyer(rounds=5), task(), workers=1, randomness="seeded")
+    release = release_of(run.spec.method, 20, 0)
     assert release is not None
     at_once = Accounting.of(FAST_PLD).compose(release, count=5)
     assert run.charges[Unit.CLIENT].epsilon == pytest.approx(at_once.epsilon(1e-3), rel=1e-3)
@@ -80,7 +80,7 @@ def test_the_privacy_law() -> None:
 def test_growing_cohorts_are_charged_at_their_own_rates() -> None:
     growing = tacit.pieces.Growing(((2, tacit.pieces.Poisson(5)), (2, tacit.pieces.Poisson(15))))
     small, grown = (
-        tacit.train(replace(geyer(rounds=4), sampler=sampler), task(), workers=1, noise="seeded")
+        tacit.train(replace(geyer(rounds=4), sampler=sampler), task(), workers=1, randomness="seeded")
         for sampler in (tacit.pieces.Poisson(5), growing)
     )
     assert small.history[1].epsilons[Unit.CLIENT] == pytest.approx(grown.history[1].epsilons[Unit.CLIENT])
@@ -108,7 +108,7 @@ def _release_of(method: Method) -> Release:
 
 def test_a_median_bound_has_a_nominal_epsilon_and_no_guarantee() -> None:
     method = replace(geyer(clipping="median", rounds=3), budget=None)
-    run = tacit.train(method, task(), workers=1, noise="seeded")
+    run = tacit.train(method, task(), workers=1, randomness="seeded")
     assert not run.privacy.proved
     assert "median" in run.privacy.reason
     assert any("Nominal ε" in sentence for sentence in run.privacy.not_covered)
@@ -167,7 +167,7 @@ def test_a_guarantee_says_whether_floating_point_is_covered() -> None:
 
 
 def test_a_run_without_noise_has_no_guarantee() -> None:
-    run = tacit.train(methods.fedavg(rounds=1, cohort=3), task(), workers=1, noise="seeded")
+    run = tacit.train(methods.fedavg(rounds=1, cohort=3), task(), workers=1, randomness="seeded")
     assert not run.charges
     assert not run.privacy.proved
     assert "no noise is added" in run.privacy.reason
@@ -175,7 +175,7 @@ def test_a_run_without_noise_has_no_guarantee() -> None:
 
 def test_a_budget_that_allows_no_round() -> None:
     with pytest.raises(UserError, match="Not even the first round fits"):
-        tacit.train(geyer(noise=0.3, epsilon=0.1), task(), workers=1, noise="seeded")
+        tacit.train(geyer(noise=0.3, epsilon=0.1), task(), workers=1, randomness="seeded")
 
 
 def test_a_budget_needs_noise() -> None:
@@ -184,7 +184,7 @@ def test_a_budget_needs_noise() -> None:
 
 
 def test_every_round_is_in_the_ledger(tmp_path: Path) -> None:
-    run = tacit.train(geyer(rounds=4), task(), workers=1, out=tmp_path / "run", noise="seeded")
+    run = tacit.train(geyer(rounds=4), task(), workers=1, out=tmp_path / "run", randomness="seeded")
     with Ledger.open(tmp_path / "run" / LEDGER) as ledger:
         assert [entry.round for entry in ledger.entries] == [1, 2, 3, 4]
         assert all(entry.digest for entry in ledger.entries)
@@ -194,11 +194,11 @@ def test_every_round_is_in_the_ledger(tmp_path: Path) -> None:
 def test_a_shared_ledger_without_budget_left_refuses_the_second_run(tmp_path: Path) -> None:
     """Only this repeats a whole run with a ledger, which must not charge it again."""
     shared = tmp_path / "shared.db"
-    first = tacit.train(geyer(), task(), workers=1, ledger=shared, noise="seeded")
+    first = tacit.train(geyer(), task(), workers=1, ledger=shared, randomness="seeded")
     with pytest.raises(BudgetError, match="would exceed the budget"):
-        tacit.train(geyer(), task(), seed=1, workers=1, ledger=shared, noise="seeded")
+        tacit.train(geyer(), task(), seed=1, workers=1, ledger=shared, randomness="seeded")
     again = tacit.train(
-        geyer(), task(), workers=1, ledger=shared, noise="seeded"
+        geyer(), task(), workers=1, ledger=shared, randomness="seeded"
     )  # repeating a run releases the same models: no new charge
     assert torch.equal(first.state.weights, again.state.weights)
     with Ledger.open(shared) as ledger:
@@ -208,22 +208,22 @@ def test_a_shared_ledger_without_budget_left_refuses_the_second_run(tmp_path: Pa
 def test_two_runs_share_a_budget(tmp_path: Path) -> None:
     """Only this lets a ledger end a run whose own budget would allow more rounds."""
     shared = tmp_path / "shared.db"
-    short = tacit.train(geyer(rounds=3), task(), workers=1, ledger=shared, noise="seeded")
-    rest = tacit.train(geyer(), task(), seed=1, workers=1, ledger=shared, noise="seeded")
-    alone = tacit.train(geyer(), task(), seed=1, workers=1, noise="seeded")
+    short = tacit.train(geyer(rounds=3), task(), workers=1, ledger=shared, randomness="seeded")
+    rest = tacit.train(geyer(), task(), seed=1, workers=1, ledger=shared, randomness="seeded")
+    alone = tacit.train(geyer(), task(), seed=1, workers=1, randomness="seeded")
     assert short.state.round == 3
     assert rest.state.round <= alone.state.round - 3 + 1
 
 
 def test_a_resumed_run_needs_the_ledger_with_which_it_was_started(tmp_path: Path) -> None:
-    plan = Plan(method=geyer(rounds=4), task=task(), noise="seeded")
+    plan = RunSpec(method=geyer(rounds=4), task=task(), randomness="seeded")
     steps = follow(plan, workers=1, out=tmp_path / "run", ledger=tmp_path / "shared.db")
     for step in steps:
         if step.state.round == 2:
             steps.close()
             break
     with pytest.raises(LedgerError, match="never charged to it"):
-        tacit.train(geyer(rounds=4), task(), workers=1, out=tmp_path / "run", resume=True, noise="seeded")
+        tacit.train(geyer(rounds=4), task(), workers=1, out=tmp_path / "run", resume=True, randomness="seeded")
     run = tacit.train(
         geyer(rounds=4),
         task(),
@@ -231,14 +231,14 @@ def test_a_resumed_run_needs_the_ledger_with_which_it_was_started(tmp_path: Path
         out=tmp_path / "run",
         resume=True,
         ledger=tmp_path / "shared.db",
-        noise="seeded",
+        randomness="seeded",
     )
     assert run.state.round == 4
 
 
 def test_a_run_that_is_resumed_before_its_first_round_keeps_its_ledger(tmp_path: Path) -> None:
     steps = follow(
-        Plan(method=geyer(rounds=2), task=task()), workers=1, out=tmp_path / "a", ledger=tmp_path / "shared.db"
+        RunSpec(method=geyer(rounds=2), task=task()), workers=1, out=tmp_path / "a", ledger=tmp_path / "shared.db"
     )
     next(steps)
     steps.close()
@@ -249,14 +249,14 @@ def test_a_run_that_is_resumed_before_its_first_round_keeps_its_ledger(tmp_path:
 def test_no_ledger_without_noise(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="nothing to charge"):
         tacit.train(
-            methods.fedavg(rounds=1, cohort=3), task(), workers=1, ledger=tmp_path / "ledger.db", noise="seeded"
+            methods.fedavg(rounds=1, cohort=3), task(), workers=1, ledger=tmp_path / "ledger.db", randomness="seeded"
         )
     assert not (tmp_path / "ledger.db").exists()
 
 
 def test_a_ledger_that_cannot_be_written_releases_nothing(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="Nothing was released"):
-        tacit.train(geyer(rounds=2), task(), workers=1, ledger=tmp_path / "missing" / "ledger.db", noise="seeded")
+        tacit.train(geyer(rounds=2), task(), workers=1, ledger=tmp_path / "missing" / "ledger.db", randomness="seeded")
 
 
 @pytest.mark.parametrize("name", ["geyer", "fl-std-dp"])
@@ -366,7 +366,8 @@ def test_fewer_noise_shares_than_tolerated_cost_more_and_more_cost_the_same() ->
 
 def test_noise_for_dropouts_that_do_not_happen_is_removed_and_costs_the_same() -> None:
     spare, bare = (
-        tacit.train(distributed_noise(dropouts=dropouts), task(), workers=1, noise="seeded") for dropouts in (0.3, 0.0)
+        tacit.train(distributed_noise(dropouts=dropouts), task(), workers=1, randomness="seeded")
+        for dropouts in (0.3, 0.0)
     )
     assert 0 < epsilon_of(spare) == epsilon_of(bare)
 
@@ -401,13 +402,13 @@ def test_missing_noise_ends_a_run_before_it_exceeds_its_budget(
     """Calibrated for six rounds with the noise of all clients; client 0 is always lost, so that not all six fit."""
     method = distributed_noise(noise=None, epsilon=4.0, rounds=6, dropouts=0.0)
     lose(monkeypatch, 0)
-    run = tacit.train(method, task(), workers=1, noise="seeded", out=tmp_path / "run" if files else None)
+    run = tacit.train(method, task(), workers=1, randomness="seeded", out=tmp_path / "run" if files else None)
     assert any(report.rejected for report in run.history)
     assert 0 < run.state.round < 6
     assert run.history[-1].epsilons[Unit.CLIENT] == epsilon_of(run) <= 4.0
-    played = [state for state, _ in tacit.rounds(run.plan.method, task(), workers=1, noise="seeded")]
+    played = [state for state, _ in tacit.rounds(run.spec.method, task(), workers=1, randomness="seeded")]
     assert torch.equal(run.state.weights, played[run.state.round - 1].weights)
-    again = Charges.begin(run.plan.method, ClientUnits.whole(20), run.history)
+    again = Charges.begin(run.spec.method, ClientUnits.whole(20), run.history)
     assert again.epsilon == pytest.approx(epsilon_of(run))
 
 
@@ -415,12 +416,12 @@ def test_a_first_round_beyond_the_budget_is_an_error(monkeypatch: pytest.MonkeyP
     lose(monkeypatch, *range(15))
     method = distributed_noise(noise=None, epsilon=1.0, rounds=1, dropouts=0.0)
     with pytest.raises(BudgetError, match="too few clients delivered"):
-        tacit.train(method, task(), workers=1, noise="seeded")
+        tacit.train(method, task(), workers=1, randomness="seeded")
 
 
 def test_the_cost_of_missing_noise_is_in_the_ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lose(monkeypatch, 0)
-    run = tacit.train(distributed_noise(dropouts=0.0), task(), workers=1, noise="seeded", out=tmp_path / "run")
+    run = tacit.train(distributed_noise(dropouts=0.0), task(), workers=1, randomness="seeded", out=tmp_path / "run")
     fewer = [report.round for report in run.history if report.rejected]
     assert 0 < len(fewer) < 5
     with Ledger.open(tmp_path / "run" / LEDGER) as ledger:
@@ -439,7 +440,7 @@ def test_a_kill_around_the_release_of_a_costlier_round(
     """The round was charged more than planned, and is then repeated without a new charge, bitwise equal."""
     faulty = distributed_noise(dropouts=0.0)
     lose(monkeypatch, 0, 1, 2)
-    whole = tacit.train(faulty, task(), workers=1, noise="seeded", out=tmp_path / "whole")
+    whole = tacit.train(faulty, task(), workers=1, randomness="seeded", out=tmp_path / "whole")
     costlier = next(report.round for report in whole.history if report.rejected)
     release = Charges.release
 
@@ -452,11 +453,11 @@ def test_a_kill_around_the_release_of_a_costlier_round(
     with monkeypatch.context() as patch:
         patch.setattr(Charges, "release", killed)
         with pytest.raises(SystemExit):
-            tacit.train(faulty, task(), workers=1, noise="seeded", out=tmp_path / "run")
+            tacit.train(faulty, task(), workers=1, randomness="seeded", out=tmp_path / "run")
     with Ledger.open(tmp_path / "run" / LEDGER) as ledger:
         assert (ledger.entries[-1].round, bool(ledger.entries[-1].digest)) == (costlier, moment == "after the release")
     resumed = tacit.train(
-        faulty, task(), workers=1, noise="seeded", out=tmp_path / "run", resume=(tmp_path / "run").exists()
+        faulty, task(), workers=1, randomness="seeded", out=tmp_path / "run", resume=(tmp_path / "run").exists()
     )
     assert torch.equal(resumed.state.weights, whole.state.weights)
     with Ledger.open(tmp_path / "run" / LEDGER) as ledger, Ledger.open(tmp_path / "whole" / LEDGER) as other:
@@ -475,7 +476,7 @@ def _without_noise() -> tacit.Method:
 def _start_or_resume(method: tacit.Method, path: Path) -> None:
     """The process that is killed; it writes checkpoints often."""
     tacit.runs.directory.SECONDS_BETWEEN_CHECKPOINTS = 0.02
-    tacit.train(method, task(), workers=1, out=path, resume=(path / "manifest.json").exists(), noise="seeded")
+    tacit.train(method, task(), workers=1, out=path, resume=(path / "manifest.json").exists(), randomness="seeded")
 
 
 def _until_done(method: tacit.Method, path: Path, kills: int, generator: random.Random) -> list[int]:
@@ -520,21 +521,21 @@ def test_kills_lose_no_charge_and_charge_nothing_twice(tmp_path: Path) -> None:
     Only this kills a whole run, between any two of its files.
     """
     whole = tacit.train(
-        _private(), task(), workers=1, out=tmp_path / "whole", noise="seeded"
+        _private(), task(), workers=1, out=tmp_path / "whole", randomness="seeded"
     )  # first: forks inherit what it caches
     charged = _until_done(_private(), tmp_path / "run", 30, random.Random(1))
     assert charged == sorted(charged)
     assert charged[-1] == 60
     assert len(set(charged)) > 5  # the kills happened during the run
-    killed = tacit.train(_private(), task(), workers=1, out=tmp_path / "run", resume=True, noise="seeded")
+    killed = tacit.train(_private(), task(), workers=1, out=tmp_path / "run", resume=True, randomness="seeded")
     assert torch.equal(killed.state.weights, whole.state.weights)
 
 
 def test_killed_runs_without_noise_are_bitwise_equal(tmp_path: Path) -> None:
     """Only this compares a killed run without a ledger bitwise with an uninterrupted one."""
-    whole = tacit.train(_without_noise(), task(), workers=1, noise="seeded")
+    whole = tacit.train(_without_noise(), task(), workers=1, randomness="seeded")
     _until_done(_without_noise(), tmp_path / "run", 30, random.Random(2))
-    killed = tacit.train(_without_noise(), task(), workers=1, out=tmp_path / "run", resume=True, noise="seeded")
+    killed = tacit.train(_without_noise(), task(), workers=1, out=tmp_path / "run", resume=True, randomness="seeded")
     assert torch.equal(killed.state.weights, whole.state.weights)
 
 
@@ -544,9 +545,9 @@ def test_without_noise_there_is_no_release():
 
 
 def stopped_run(tmp_path: Path, rounds: int) -> None:
-    """A run on a shared ledger that is stopped after so many rounds."""
+    """A run on a shared ledger that is stopped after this many rounds."""
     steps = follow(
-        Plan(method=geyer(rounds=6), task=task()), workers=1, out=tmp_path / "a", ledger=tmp_path / "shared.db"
+        RunSpec(method=geyer(rounds=6), task=task()), workers=1, out=tmp_path / "a", ledger=tmp_path / "shared.db"
     )
     for step in steps:
         if step.state.round == rounds:

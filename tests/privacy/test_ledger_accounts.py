@@ -242,7 +242,7 @@ def test_noise_is_sized_for_persons_at_several_clients(name: str) -> None:
     parts = [(torch.randn(30, 3), torch.arange(30) % 2) for _ in range(3)]
 
     def run(ids: list[torch.Tensor]) -> tacit.Run:
-        task = tacit.Task(model=lambda: nn.Linear(3, 2), clients=parts, patient=ids)
+        task = tacit.Task(model=lambda: nn.Linear(3, 2), clients=parts, person=ids)
         return tacit.train(getattr(tacit.methods, name)(rounds=2, epsilon=2.0), task, workers=1)
 
     apart = run([torch.arange(30) + 100 * client for client in range(3)])
@@ -259,7 +259,7 @@ def test_noise_is_sized_for_persons_at_several_clients(name: str) -> None:
 
 def _noise(run: tacit.Run) -> float:
     """The noise multiplier of the run's method, wherever its noise is added."""
-    trainer, mechanism = run.plan.method.trainer, run.plan.method.mechanism
+    trainer, mechanism = run.spec.method.trainer, run.spec.method.mechanism
     found = getattr(trainer, "noise_multiplier", None) or getattr(mechanism, "noise_multiplier", None)
     assert isinstance(found, float)
     return found

@@ -12,7 +12,7 @@ from tacit.errors import LedgerError
 from tacit.privacy.charging import Charges, begin_charges
 from tacit.privacy.ledger import Ledger
 from tacit.runs import guarantee_file
-from tacit.runs.records import guarantees_of, size_noise
+from tacit.runs.run import calibrate_method, guarantees_of
 
 SIZES = (20, 10, 30)
 
@@ -30,7 +30,7 @@ def household() -> Iterator[Unit]:
 
 
 def test_a_new_unit_is_charged_guaranteed_and_stored(household: Unit, tmp_path: Path) -> None:
-    method = size_noise(tacit.methods.dp_sgd(rounds=2, epsilon=1.0), len(SIZES), ClientUnits(SIZES, household))
+    method = calibrate_method(tacit.methods.dp_sgd(rounds=2, epsilon=1.0), len(SIZES), ClientUnits(SIZES, household))
     of_records = Charges.begin(method, ClientUnits(SIZES)).reserve("key", [0, 1, 2])
     with Ledger.open(tmp_path / "ledger.db", Budget(2.0, 1e-5)) as ledger:
         charged = begin_charges(method, len(SIZES), ClientUnits(SIZES, household), ledger=ledger, run="run")

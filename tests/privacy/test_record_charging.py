@@ -56,34 +56,34 @@ SIZE = Size(ratio=0.5)
 
 @dataclass(frozen=True)
 class Signs(Identity):
-    """A codec of one's own: the signs of an update, which one record may all turn."""
+    """A codec of your own: the signs of an update, which one record may all turn."""
 
     def encode(self, rows: Rows, view: View, now: Round) -> Rows:
         return DenseRows(rows.dense().sign())
 
 
 class OwnSelection(RandomK):
-    """A selection of one's own, about which what it inherits says nothing."""
+    """A selection of your own, about which what it inherits says nothing."""
 
 
 class OwnSelect(Select):
-    """A codec of one's own, likewise."""
+    """A codec of your own, too."""
 
 
 class Halved(Mean):
-    """An aggregator of one's own."""
+    """An aggregator of your own."""
 
     sensitivity: ClassVar[float] = 0.5
 
 
 class Silent(NoNoise):
-    """A mechanism of one's own, which sees the data of its client."""
+    """A mechanism of your own, which sees the data of its client."""
 
     sensitivity: ClassVar[float] = 1.0
 
 
 class OwnChannel(SecureSum):
-    """A channel of one's own."""
+    """A channel of your own."""
 
 
 BOTH = replace(
@@ -122,7 +122,7 @@ def test_local_noise_is_charged_for_each_client_by_its_own_rate_and_rounds() -> 
     assert "Worst client: number 0, after 8 steps with noise" in text
     assert "Poisson batches, each record with probability 0.1 to 0.4, by the size of the client; ε assumes that" in text
     assert "The number of records of every client is public" in text
-    assert "A person with several records is protected as so many records" in text
+    assert "A person with several records is protected as that many records" in text
     assert json.loads(json.dumps(found.to_json()))["unit"] == "record"
 
 
@@ -134,21 +134,21 @@ def test_sampling_of_clients_amplifies_nothing() -> None:
 
 def test_noise_is_sized_so_that_the_worst_client_fits() -> None:
     budget = Budget(2.0, 1e-5)
-    unsized = replace(LOCAL, trainer=NoisySteps(noise_multiplier=None), budget=budget)
-    sized = calibrate(unsized, UNITS)
+    uncalibrated = replace(LOCAL, trainer=NoisySteps(noise_multiplier=None), budget=budget)
+    sized = calibrate(uncalibrated, UNITS)
     noise = sized.trainer.noise_multiplier  # type: ignore[attr-defined]
     epsilons = {size: epsilon_of(10 / size, noise, 4 * -(-size // 10)) for size in SIZES}
     assert max(epsilons.values()) == pytest.approx(2.0, abs=2e-3)
     assert max(epsilons.values()) <= 2.0
     assert max(epsilons, key=epsilons.__getitem__) == 25
     assert Charges.begin(sized, UNITS).rounds_allowed == 4
-    assert not sized.terms.unsized
+    assert not sized.terms.uncalibrated
 
 
 def test_noise_for_a_sum_of_records_is_sized_by_their_rate_alone() -> None:
     mechanism = DistributedGaussian(clip=RecordClip(1.0, records=30), arithmetic=Grid())
-    unsized = replace(ACROSS, mechanism=mechanism, budget=Budget(1.0, 1e-5))
-    sized = [calibrate(unsized, ClientUnits(sizes)) for sizes in (SIZES, (1000, 1000, 1000))]
+    uncalibrated = replace(ACROSS, mechanism=mechanism, budget=Budget(1.0, 1e-5))
+    sized = [calibrate(uncalibrated, ClientUnits(sizes)) for sizes in (SIZES, (1000, 1000, 1000))]
     noise = sized[0].mechanism.noise_multiplier  # type: ignore[attr-defined]
     assert sized[1].mechanism.noise_multiplier == noise  # type: ignore[attr-defined]
     assert epsilon_of(0.1, noise, 4) == pytest.approx(1.0, abs=2e-3)
@@ -267,7 +267,7 @@ def test_a_trainer_of_ones_own_proves_nothing() -> None:
         (
             {
                 "mechanism": ByImportance(
-                    base=DistributedGaussian(clip=FixedClip(0.3), noise_multiplier=0.5, at_once=False),
+                    base=DistributedGaussian(clip=FixedClip(0.3), noise_multiplier=0.5, single_draw=False),
                     importance=WeightVariance(),
                     allocation=Graded(3.0, "most"),
                     expects="updates",
@@ -311,7 +311,10 @@ def test_what_cannot_be_proved_with_noise_of_the_trainer_is_refused(change: dict
             {"channel": Enclave(wire=Compact()), "mechanism": replace(SHARES, arithmetic=Reals())},
             "Enclave is bounded for clients only: the length of a message may depend on the row",
         ),
-        ({"reach": 3.0}, "reach=3 leaves out a client by the length of its row, which one record may decide"),
+        (
+            {"max_row_norm": 3.0},
+            "max_row_norm=3 leaves out a client by the length of its row, which one record may decide",
+        ),
     ],
 )
 def test_what_cannot_be_proved_with_noise_of_the_sum_is_refused(change: dict[str, object], message: str) -> None:

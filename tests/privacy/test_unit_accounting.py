@@ -21,7 +21,7 @@ def step(rate: float = 0.02, noise: float = 1.0) -> Release:
 
 
 def charge(**times: int) -> Charge:
-    """A round in which client 0, 1, … takes so many steps, at a rate of a fiftieth."""
+    """A round in which client 0, 1, … takes this many steps, at a rate of a fiftieth."""
     return Charge(Unit.RECORD, {int(name[1:]): Repeated(step(), count) for name, count in times.items()})
 
 

@@ -65,7 +65,7 @@ def made_run(
         evaluate_every=1,
         versions=versions(),
         caveat=caveat,
-        noise="secret",
+        randomness="secret",
         key=f"{seed:02}{path.name}",
         status=status,
     )

@@ -45,7 +45,7 @@ def test_mlflow_reads_settings_rounds_and_the_guarantee(uri: str, tmp_path: Path
         "method": "fedavg",
         "task": "digits",
         "seed": "0",
-        "noise": "secret",
+        "randomness": "secret",
         "method.rounds": "60",
     }
     assert run.data.tags["caveat"] == "a warning"

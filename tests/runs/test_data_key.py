@@ -84,11 +84,13 @@ def other_owner(monkeypatch: pytest.MonkeyPatch, file: Path) -> None:
 
 
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)
-@pytest.mark.parametrize("noise", ["secret", "seeded"])
-def test_no_file_of_a_run_confirms_a_candidate(tmp_path: Path, method: tacit.Method, noise: tacit.core.Noise) -> None:
+@pytest.mark.parametrize("randomness", ["secret", "seeded"])
+def test_no_file_of_a_run_confirms_a_candidate(
+    tmp_path: Path, method: tacit.Method, randomness: tacit.core.Randomness
+) -> None:
     task = make_task()
     for folder, stop in ((tmp_path / "whole", False), (tmp_path / "begun", True)):
-        tacit.train(method, task, workers=1, noise=noise, out=folder, on_round=lambda *_, stop=stop: stop)
+        tacit.train(method, task, workers=1, randomness=randomness, out=folder, on_round=lambda *_, stop=stop: stop)
         assert main(["report", str(folder)]) == 0
         assert main(["export", str(folder), "--to", "csv", "--out", str(folder / "exported.csv")]) == 0
     manifest = read_manifest(tmp_path / "begun")
@@ -118,7 +120,7 @@ def test_a_digest_is_the_same_for_one_owner_and_another_for_the_next(
     manifests: list[Manifest] = []
     for name, owner, last in (("a", "one", 1.0), ("b", "one", 1.0), ("c", "one", 2.0), ("d", "two", 1.0)):
         other_owner(monkeypatch, tmp_path / owner / "data.key")
-        tacit.train(METHODS[1], make_task(last), workers=1, noise="seeded", out=tmp_path / name)
+        tacit.train(METHODS[1], make_task(last), workers=1, randomness="seeded", out=tmp_path / name)
         manifests.append(read_manifest(tmp_path / name))
     first, again, changed, elsewhere = (manifest.task.data for manifest in manifests)
     assert first == again

@@ -25,7 +25,7 @@ PATIENTS = [
 ]
 NEW = "id;age;admitted;ward;sex;note\n0007;33,5;2021-05-05;1;m;first\n0010;;;9;d;second\n"
 LINE = ["run", "fedavg", "--rounds", "2", "--data", "patients.csv", "--client", "hospital", "--target", "died"]
-LINE += ["--drop", "id", "--workers", "1", "--noise", "seeded", "--task-set", "categories=ward"]
+LINE += ["--drop", "id", "--workers", "1", "--randomness", "seeded", "--task-set", "categories=ward"]
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def task(**options: Any) -> tacit.Task:
 
 
 def trained(made: tacit.Task, **options: Any) -> Any:
-    return tacit.train(tacit.methods.fedavg(rounds=2, cohort=3), made, workers=1, noise="seeded", **options)
+    return tacit.train(tacit.methods.fedavg(rounds=2, cohort=3), made, workers=1, randomness="seeded", **options)
 
 
 @pytest.mark.usefixtures("folder")
@@ -118,7 +118,7 @@ def test_numbers_are_predicted_in_their_own_units() -> None:
     found = predict_from(Path("run"), {"admitted": ["2020-01-05"], "ward": [1], "sex": ["f"]}).predicted
     assert found == run.predict({"admitted": ["2020-01-05"], "ward": [1], "sex": ["f"]})
     with torch.no_grad():
-        part = float(run.model(run.plan.task.encoding.inputs({"admitted": ["2020-01-05"], "ward": [1], "sex": ["f"]})))
+        part = float(run.model(run.spec.task.encoding.inputs({"admitted": ["2020-01-05"], "ward": [1], "sex": ["f"]})))
     assert found == {"predicted age": [pytest.approx(200 * part)]}
 
 
@@ -141,7 +141,7 @@ def ages() -> Path:
 @pytest.mark.usefixtures("folder")
 def test_several_models_need_a_choice(capsys: pytest.CaptureFixture[str]) -> None:
     made = task()
-    run = tacit.train(tacit.methods.ifca(rounds=1, models=2, cohort=3), made, workers=1, out="run", noise="seeded")
+    run = tacit.train(tacit.methods.ifca(rounds=1, models=2, cohort=3), made, workers=1, out="run", randomness="seeded")
     with pytest.raises(tacit.UserError, match=r"trained 2\. Choose one of 0 to 1 with model="):
         run.predict("new.csv")
     assert main(["predict", "run", "new.csv"]) == 2
@@ -190,7 +190,7 @@ def test_the_encoding_beside_a_model_is_that_of_the_run(capsys: pytest.CaptureFi
     assert outputs["probability died=yes"] == pytest.approx(expected["probability died=yes"])
     run = trained(task())
     run.export("own/model.safetensors")
-    assert tacit.data.Encoding.read("own/model.encoding.json") == run.plan.task.encoding
+    assert tacit.data.Encoding.read("own/model.encoding.json") == run.spec.task.encoding
     text = Path("run/encoding.json").read_text()
     Path("run/encoding.json").write_text(text.replace('"yes"', '"Yes"'))
     capsys.readouterr()
@@ -203,7 +203,9 @@ def test_the_encoding_beside_a_model_is_that_of_the_run(capsys: pytest.CaptureFi
 def test_a_resumed_run_keeps_its_encoding_and_its_columns(capsys: pytest.CaptureFixture[str]) -> None:
     """Options that describe the table are refused: they would be ignored."""
     made = task()
-    tacit.train(tacit.methods.fedavg(rounds=2, cohort=3), made, workers=1, out="run", noise="seeded", on_round=stop)
+    tacit.train(
+        tacit.methods.fedavg(rounds=2, cohort=3), made, workers=1, out="run", randomness="seeded", on_round=stop
+    )
     other = task(encoding=Path("run/encoding.json"), classes=["yes", "no"])
     with pytest.raises(tacit.UserError, match="another encoding of its table"):
         trained(other, out="run", resume=True)

@@ -54,6 +54,8 @@ def test_other_numbers_of_clients_are_refused_before_they_take_memory(up: tuple[
 
 def test_a_run_is_stored_short(tmp_path: Path) -> None:
     task = tacit.tasks.make_task("digits")
-    run = tacit.train(tacit.methods.fedavg(rounds=1, cohort=50), task, workers=1, out=tmp_path / "run", noise="seeded")
+    run = tacit.train(
+        tacit.methods.fedavg(rounds=1, cohort=50), task, workers=1, out=tmp_path / "run", randomness="seeded"
+    )
     assert '"up": [' + f"{run.history[0].up[0]}, -50]" in (tmp_path / "run" / ROUNDS).read_text()
     assert read_rounds(tmp_path / "run")[0].up == run.history[0].up

@@ -31,7 +31,7 @@ class MadeLog:
     calls: list[str] = field(default_factory=list)
     rounds: list[int] = field(default_factory=list)
 
-    def check(self, directory: Path | None) -> None:
+    def validate(self, directory: Path | None) -> None:
         self._do("check")
 
     def open(self, header: LogHeader) -> "MadeLog":
@@ -103,7 +103,7 @@ def test_a_run_that_stops_is_closed_and_not_finished(tmp_path: Path) -> None:
 def test_two_runs_are_never_taken_for_one(tmp_path: Path) -> None:
     logs = [MadeLog() for _ in range(4)]
     for log, out in zip(logs, (tmp_path / "a", tmp_path / "b", None, None), strict=True):
-        tacit.train(METHOD, TASK, workers=1, out=out, noise="seeded", logs=[log])
+        tacit.train(METHOD, TASK, workers=1, out=out, randomness="seeded", logs=[log])
     assert len({log.header.identity for log in logs if log.header is not None}) == 4
 
 

@@ -18,7 +18,7 @@ from tacit.errors import LedgerError, RunError, UserError
 from tacit.privacy.ledger import Ledger
 from tacit.runs import directory as results
 from tacit.runs.directory import CHECKPOINT, GUARANTEE, LEDGER, MANIFEST, MODEL, NOISE_KEY, read_manifest
-from tacit.runs.records import Plan
+from tacit.runs.run import RunSpec
 from tacit.runs.training import follow
 
 ROUNDS = 5
@@ -51,7 +51,7 @@ def distance(one: tacit.Run, other: tacit.Run) -> float:
 
 def started(path: Path, rounds: int = 2) -> Path:
     """A run that was stopped after some of its rounds."""
-    steps = follow(Plan(method=private(), task=task()), workers=1, out=path)
+    steps = follow(RunSpec(method=private(), task=task()), workers=1, out=path)
     for _ in range(rounds + 1):
         next(steps)
     steps.close()
@@ -70,18 +70,18 @@ def test_two_runs_with_one_seed_do_not_cancel_their_noise(tmp_path: Path) -> Non
     expected = 10.0 / 20 * (2 * one.state.dim) ** 0.5  # of two independent noises on the mean of 20 clients
     assert distance(one, other) > 0.5 * expected
     assert without_noise < 0.1 * expected
-    assert torch.equal(one.plan.simulation.initial_state.weights, other.plan.simulation.initial_state.weights)
+    assert torch.equal(one.spec.simulation.initial_state.weights, other.spec.simulation.initial_state.weights)
 
 
 def test_seeded_noise_is_refused_by_a_ledger_that_knows_it(tmp_path: Path) -> None:
     ledger = tmp_path / "shared.db"
-    tacit.train(everyone(0.1), task(), workers=1, ledger=ledger, noise="seeded")
+    tacit.train(everyone(0.1), task(), workers=1, ledger=ledger, randomness="seeded")
     with pytest.raises(
         LedgerError, match=r"knows the key of round 1 .* or with seeded noise another seed\. Nothing was"
     ):
-        tacit.train(everyone(0.2), task(), workers=1, ledger=ledger, noise="seeded")
-    again = tacit.train(everyone(0.1), task(), workers=1, ledger=ledger, noise="seeded")
-    tacit.train(everyone(0.2), task(), workers=1, ledger=ledger, noise="seeded", seed=1)
+        tacit.train(everyone(0.2), task(), workers=1, ledger=ledger, randomness="seeded")
+    again = tacit.train(everyone(0.1), task(), workers=1, ledger=ledger, randomness="seeded")
+    tacit.train(everyone(0.2), task(), workers=1, ledger=ledger, randomness="seeded", seed=1)
     with Ledger.open(ledger) as opened:
         assert opened.accounts.clients.rounds == 2  # the repetition is bitwise the same, and cost nothing
         assert len({entry.key for entry in opened.entries}) == 2
@@ -97,7 +97,7 @@ def test_every_run_has_its_own_key_and_its_own_charge(tmp_path: Path) -> None:
         assert opened.accounts.clients.rounds == 2 * ROUNDS
         assert len({entry.key for entry in opened.entries}) == 2 * ROUNDS
     one, other = (read_manifest(tmp_path / name) for name in "ab")
-    assert one.noise == other.noise == "secret"
+    assert one.randomness == other.randomness == "secret"
     assert one.key != other.key
     assert one.run != other.run
 
@@ -109,7 +109,7 @@ def test_a_killed_run_resumes_with_the_same_noise(
 ) -> None:
     """A copy of the directory between two rounds is what a kill leaves."""
     monkeypatch.setattr(results, "SECONDS_BETWEEN_CHECKPOINTS", seconds)
-    steps = follow(Plan(method=private(), task=task()), workers=1, out=tmp_path / "run")
+    steps = follow(RunSpec(method=private(), task=task()), workers=1, out=tmp_path / "run")
     for _ in range(done + 1):
         next(steps)
     shutil.copytree(tmp_path / "run", tmp_path / "elsewhere" / "killed")
@@ -127,7 +127,7 @@ def test_a_kill_between_checkpoint_and_key_replays_nothing_else(
 ) -> None:
     """The key may be older than the checkpoint: it is moved forward on resuming."""
     monkeypatch.setattr(results, "SECONDS_BETWEEN_CHECKPOINTS", 0.0)
-    steps = follow(Plan(method=private(), task=task()), workers=1, out=tmp_path / "run")
+    steps = follow(RunSpec(method=private(), task=task()), workers=1, out=tmp_path / "run")
     next(steps)
     old = (tmp_path / "run" / NOISE_KEY).read_bytes()
     next(steps), next(steps)
@@ -142,7 +142,7 @@ def test_keys_of_complete_rounds_are_erased(tmp_path: Path, monkeypatch: pytest.
     start = Ratchet(0, Key.from_seed(0, "known to this test"))
     monkeypatch.setattr(Ratchet, "fresh", lambda: start)
     file = tmp_path / "run" / NOISE_KEY
-    for step in follow(Plan(method=private(), task=task()), workers=1, out=tmp_path / "run"):
+    for step in follow(RunSpec(method=private(), task=task()), workers=1, out=tmp_path / "run"):
         if step.state.round == ROUNDS:
             break
         assert file.stat().st_mode & 0o777 == 0o600
@@ -212,12 +212,12 @@ def test_a_key_that_is_not_this_runs_secret_is_refused(tmp_path: Path, damage, s
 
 
 def test_a_run_keeps_its_kind_of_noise(tmp_path: Path) -> None:
-    with pytest.raises(RunError, match="another noise: secret, not seeded"):
-        resume(started(tmp_path / "run"), noise="seeded")
-    with pytest.raises(UserError, match="Expected noise='lucky' in secret, seeded"):
-        tacit.train(private(), task(), noise="lucky")  # type: ignore[arg-type]
-    with pytest.raises(UserError, match="Expected noise='lucky' in secret, seeded"):
-        tacit.rounds(private(), task(), noise="lucky")  # type: ignore[arg-type]
+    with pytest.raises(RunError, match="another randomness: secret, not seeded"):
+        resume(started(tmp_path / "run"), randomness="seeded")
+    with pytest.raises(UserError, match="Expected randomness='lucky' in secret, seeded"):
+        tacit.train(private(), task(), randomness="lucky")  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="Expected randomness='lucky' in secret, seeded"):
+        tacit.rounds(private(), task(), randomness="lucky")  # type: ignore[arg-type]
 
 
 def test_the_key_of_a_complete_round_is_gone_from_memory() -> None:
@@ -243,13 +243,13 @@ def test_rounds_draw_fresh_noise_unless_they_are_seeded() -> None:
         return state.weights
 
     assert not torch.equal(last(), last())
-    assert torch.equal(last(noise="seeded"), last(noise="seeded"))
+    assert torch.equal(last(randomness="seeded"), last(randomness="seeded"))
 
 
 def test_a_guarantee_of_seeded_noise_says_so() -> None:
-    secret, seeded = (tacit.train(private(), task(), workers=1, noise=noise) for noise in ("secret", "seeded"))
+    secret, seeded = (tacit.train(private(), task(), workers=1, randomness=each) for each in ("secret", "seeded"))
     assert "simulation with reproducible noise" not in str(secret.privacy)
     assert "simulation with reproducible noise" in str(seeded.privacy)
     assert "holds only for a secret key" in str(seeded.privacy)
-    quiet = tacit.train(methods.fedavg(rounds=1, cohort=2), task(), workers=1, noise="seeded")
+    quiet = tacit.train(methods.fedavg(rounds=1, cohort=2), task(), workers=1, randomness="seeded")
     assert "reproducible" not in str(quiet.privacy)

@@ -14,7 +14,7 @@ from tacit.core import Report
 from tacit.errors import RunError, StorageError, UserError
 from tacit.runs import checkpoint
 from tacit.runs.directory import CHECKPOINT, MODEL, read_manifest, read_rounds
-from tacit.runs.records import Plan
+from tacit.runs.run import RunSpec
 from tacit.runs.training import follow
 
 ROUNDS = 6
@@ -48,7 +48,7 @@ def timeless(history: tuple[Report, ...]) -> list[Report]:
 
 @pytest.fixture(scope="module")
 def whole() -> tacit.Run:
-    return tacit.train(METHOD, TASK, seed=5, workers=1, noise="seeded")
+    return tacit.train(METHOD, TASK, seed=5, workers=1, randomness="seeded")
 
 
 def assert_same(run: tacit.Run, other: tacit.Run) -> None:
@@ -82,20 +82,20 @@ def test_a_run_builds_its_model_once(tmp_path: Path) -> None:
         built += 1
         return nn.Linear(4, 3)
 
-    run = tacit.train(METHOD, make_task(model=counted), workers=1, out=tmp_path / "run", noise="seeded")
+    run = tacit.train(METHOD, make_task(model=counted), workers=1, out=tmp_path / "run", randomness="seeded")
     assert isinstance(run.model, nn.Linear)
     assert built == 1
 
 
 def test_rounds_are_what_train_folds(whole):
-    steps = list(tacit.rounds(METHOD, TASK, seed=5, workers=1, noise="seeded"))
+    steps = list(tacit.rounds(METHOD, TASK, seed=5, workers=1, randomness="seeded"))
     assert timeless(tuple(report for _, report in steps)) == timeless(whole.history)
     assert torch.equal(steps[-1][0].weights, whole.state.weights)
 
 
 def test_files_change_nothing_and_hold_everything(whole, tmp_path):
     directory = tmp_path / "run"
-    run = tacit.train(METHOD, TASK, seed=5, workers=1, out=directory, noise="seeded")
+    run = tacit.train(METHOD, TASK, seed=5, workers=1, out=directory, randomness="seeded")
     assert run.directory == directory
     assert_same(run, whole)
     assert timeless(read_rounds(directory)) == timeless(whole.history)
@@ -111,7 +111,7 @@ def test_files_change_nothing_and_hold_everything(whole, tmp_path):
 @pytest.mark.parametrize("done", range(ROUNDS + 1))
 @pytest.mark.parametrize("how", ["interrupt", "close"])
 def test_a_stopped_run_resumes_to_the_same_result(whole, tmp_path, done, how):
-    steps = follow(Plan(method=METHOD, task=TASK, seed=5, noise="seeded"), workers=1, out=tmp_path / "run")
+    steps = follow(RunSpec(method=METHOD, task=TASK, seed=5, randomness="seeded"), workers=1, out=tmp_path / "run")
     for _ in range(done + 1):
         next(steps)
     if how == "interrupt":
@@ -119,15 +119,19 @@ def test_a_stopped_run_resumes_to_the_same_result(whole, tmp_path, done, how):
             steps.throw(KeyboardInterrupt)
     steps.close()
     assert read_manifest(tmp_path / "run").status == "interrupted"
-    assert_same(tacit.train(METHOD, TASK, seed=5, workers=1, out=tmp_path / "run", resume=True, noise="seeded"), whole)
+    assert_same(
+        tacit.train(METHOD, TASK, seed=5, workers=1, out=tmp_path / "run", resume=True, randomness="seeded"), whole
+    )
     assert timeless(read_rounds(tmp_path / "run")) == timeless(whole.history)
 
 
 def test_resuming_a_finished_run_changes_nothing(whole, tmp_path):
     directory = tmp_path / "run"
-    tacit.train(METHOD, TASK, seed=5, workers=1, out=directory, noise="seeded")
+    tacit.train(METHOD, TASK, seed=5, workers=1, out=directory, randomness="seeded")
     files = {path.name: path.read_bytes() for path in directory.iterdir()}
-    assert_same(tacit.train(METHOD, TASK, seed=5, workers=1, out=tmp_path / "run", resume=True, noise="seeded"), whole)
+    assert_same(
+        tacit.train(METHOD, TASK, seed=5, workers=1, out=tmp_path / "run", resume=True, randomness="seeded"), whole
+    )
     assert {path.name: path.read_bytes() for path in directory.iterdir()} == files
 
 
@@ -142,7 +146,7 @@ def test_resuming_a_finished_run_changes_nothing(whole, tmp_path):
     ],
 )
 def test_another_run_cannot_resume_here(tmp_path, changes, word):
-    plan = Plan(method=METHOD, task=TASK, seed=5, noise="seeded")
+    plan = RunSpec(method=METHOD, task=TASK, seed=5, randomness="seeded")
     steps = follow(plan, workers=1, out=tmp_path / "run")
     next(steps)
     next(steps)
@@ -153,7 +157,7 @@ def test_another_run_cannot_resume_here(tmp_path, changes, word):
 
 
 def test_evaluate_every_n_rounds_and_after_the_last():
-    run = tacit.train(METHOD, TASK, workers=1, evaluate_every=4, noise="seeded")
+    run = tacit.train(METHOD, TASK, workers=1, evaluate_every=4, randomness="seeded")
     assert [report.round for report in run.history if report.metrics] == [4, ROUNDS]
     assert run.metrics == run.history[-1].metrics
 
@@ -168,7 +172,7 @@ def test_evaluate_every_n_rounds_and_after_the_last():
 )
 def test_a_run_that_cannot_start_leaves_no_files(tmp_path, method, options, error):
     with pytest.raises(UserError, match=error):
-        tacit.train(method, TASK, workers=1, **{"out": tmp_path / "run", **options}, noise="seeded")
+        tacit.train(method, TASK, workers=1, **{"out": tmp_path / "run", **options}, randomness="seeded")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -177,7 +181,7 @@ def test_a_diverged_run_keeps_its_last_good_state(tmp_path):
     task = tacit.Task(model=lambda: nn.Linear(2, 1), clients=[(x, x[:, :1])] * 3, loss=tacit.MeanSquared())
     wild = replace(METHOD, rounds=200, trainer=tacit.pieces.Sgd(lr=1.2, steps=2))
     with pytest.raises(tacit.TrainingError, match="diverged"):
-        tacit.train(wild, task, workers=1, out=tmp_path / "run", noise="seeded")
+        tacit.train(wild, task, workers=1, out=tmp_path / "run", randomness="seeded")
     assert read_manifest(tmp_path / "run").status == "failed"
     last = checkpoint.read(tmp_path / "run" / CHECKPOINT)
     assert last is not None
@@ -186,7 +190,7 @@ def test_a_diverged_run_keeps_its_last_good_state(tmp_path):
 
 
 def test_a_full_disk_leaves_a_run_that_can_be_resumed(whole, tmp_path, monkeypatch):
-    plan = Plan(method=METHOD, task=TASK, seed=5, noise="seeded")
+    plan = RunSpec(method=METHOD, task=TASK, seed=5, randomness="seeded")
     steps = follow(plan, workers=1, out=tmp_path / "run")
     for _ in range(4):
         next(steps)
@@ -200,7 +204,9 @@ def test_a_full_disk_leaves_a_run_that_can_be_resumed(whole, tmp_path, monkeypat
             list(steps)
     assert not (tmp_path / "run" / MODEL).exists()
     assert not (tmp_path / "run" / CHECKPOINT).exists()
-    assert_same(tacit.train(METHOD, TASK, seed=5, workers=1, out=tmp_path / "run", resume=True, noise="seeded"), whole)
+    assert_same(
+        tacit.train(METHOD, TASK, seed=5, workers=1, out=tmp_path / "run", resume=True, randomness="seeded"), whole
+    )
 
 
 @pytest.mark.parametrize(
@@ -209,7 +215,7 @@ def test_a_full_disk_leaves_a_run_that_can_be_resumed(whole, tmp_path, monkeypat
     ids=["shorter", "two models", "integers", "infinite"],
 )
 def test_a_checkpoint_of_another_model_is_refused(tmp_path, weights):
-    steps = follow(Plan(method=METHOD, task=TASK, seed=5, noise="seeded"), workers=1, out=tmp_path / "run")
+    steps = follow(RunSpec(method=METHOD, task=TASK, seed=5, randomness="seeded"), workers=1, out=tmp_path / "run")
     for _ in range(4):
         next(steps)
     steps.close()
@@ -217,4 +223,4 @@ def test_a_checkpoint_of_another_model_is_refused(tmp_path, weights):
     assert done is not None
     checkpoint.write(tmp_path / "run" / CHECKPOINT, replace(done, weights=weights))
     with pytest.raises(RunError, match=r"Expected finite weights of shape \(15,\) in the checkpoint"):
-        tacit.train(METHOD, TASK, seed=5, workers=1, out=tmp_path / "run", resume=True, noise="seeded")
+        tacit.train(METHOD, TASK, seed=5, workers=1, out=tmp_path / "run", resume=True, randomness="seeded")

@@ -49,7 +49,7 @@ def test_femnist(folder):
     assert task.owners is not None
     assert task.owners.unique().tolist() == [0]
     assert tacit.tasks.TASKS["femnist"].ready
-    run = tacit.train(tacit.methods.ifca(rounds=1, cohort=2), task, workers=1, noise="seeded")
+    run = tacit.train(tacit.methods.ifca(rounds=1, cohort=2), task, workers=1, randomness="seeded")
     assert run.state.weights.shape == (2, 1_206_590)
 
 

@@ -38,7 +38,7 @@ Released = Mapping[str, Tensor]  # everything that a run released, by name, one 
 CANARY_NORM = 1e4  # before clipping: larger than any clipping bound
 GUESSED_FRACTION = 0.1  # of the canaries of one run are guessed included, and as many excluded; fixed before any run
 FAILED = "failure"  # the name under which it is recorded whether a run failed
-STRUCTURE = "names and sizes"  # likewise, whether other things were released than in the first run
+STRUCTURE = "names and sizes"  # whether, too, other things were released than in the first run
 _EXACT = 1024  # tensors of at most this many numbers are recorded in double precision
 
 
@@ -74,7 +74,7 @@ class Audit:
     """A method and a population, which can be run repeatedly with canaries.
 
     Attributes:
-        method: the audited method, with its noise sized.
+        method: the audited method, with its noise calibrated.
         state: before the first round.
         clients: number of clients besides the canaries.
         rounds: rounds per run.

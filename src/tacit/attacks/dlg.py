@@ -230,7 +230,7 @@ class _Objective:
         return weights - self.start
 
     def _update_by_records(self, x: Tensor, labels: Tensor, expected: float) -> Tensor:
-        """Likewise, along sums of gradients that are clipped record by record; without noise."""
+        """The same along sums of gradients that are clipped record by record; without noise."""
         local, weights = self.local, self.start.clone().requires_grad_()
         own = slice(None) if local.mask is None else local.mask
         velocity = torch.zeros_like(self.start[own])

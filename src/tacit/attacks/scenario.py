@@ -17,7 +17,7 @@ from tacit.engine import initial_state, module_at, rounds, waves
 from tacit.engine.layout import make_model
 from tacit.errors import expect
 from tacit.pieces.samplers import Everyone
-from tacit.runs.records import size_noise
+from tacit.runs.run import calibrate_method
 from tacit.runs.training import train
 
 
@@ -54,7 +54,7 @@ class AttackConfig:
 def observe_victims(method: Method, task: Task, config: AttackConfig, seed: int = 0) -> tuple[Task, list[Observation]]:
     """The task reduced to the victims and their images, and what the adversary observes of them in each round."""
     _check_images_and_classes(task)
-    method = size_noise(method, len(task.population), task.population.client_units)
+    method = calibrate_method(method, len(task.population), task.population.client_units)
     state = _state_after(method, task, config.after, seed)
     victims = _reduce_to_victims(task, config)
     make_wave, size = waves(victims, seed), config.cohort or config.victims
@@ -84,7 +84,7 @@ def reconstructions(
 def _state_after(method: Method, task: Task, after: int, seed: int) -> State:
     if after == 0:
         return initial_state(method, task, seed)
-    steps = rounds(replace(method, rounds=after), task, seed=seed, workers=1, evaluate_every=after, noise="seeded")
+    steps = rounds(replace(method, rounds=after), task, seed=seed, workers=1, evaluate_every=after, randomness="seeded")
     return [state for state, _ in steps][-1]
 
 
@@ -126,17 +126,24 @@ def prepare_audit(
 
     By default for the adjacency of the method's guarantee and its unit, the client if it has guarantees for both.
     """
-    sized = size_noise(method, len(task.population), task.population.client_units)
-    audited, clients = unit or sized.terms.units[0], len(task.population)
-    if audited.within_client and sized.terms.record_bound is None and sized.channel.messages_seen_by == "server":
-        sized, clients = replace(sized, sampler=Everyone()), 0  # the adversary sees the message of the canary's client
+    calibrated = calibrate_method(method, len(task.population), task.population.client_units)
+    audited, clients = unit or calibrated.terms.units[0], len(task.population)
+    if (
+        audited.within_client
+        and calibrated.terms.record_bound is None
+        and calibrated.channel.messages_seen_by == "server"
+    ):
+        calibrated, clients = (
+            replace(calibrated, sampler=Everyone()),
+            0,
+        )  # the adversary sees the message of the canary's client
     return Audit(
-        method=sized,
-        state=initial_state(sized, task, seed),
+        method=calibrated,
+        state=initial_state(calibrated, task, seed),
         clients=clients,
         rounds=rounds,
         dropouts=dropouts,
-        adjacency=adjacency or claimed_adjacency(sized, audited),
+        adjacency=adjacency or claimed_adjacency(calibrated, audited),
         unit=audited,
         shared=RunKeys.from_seed(seed).shared,
     )

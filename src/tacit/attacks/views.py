@@ -202,7 +202,7 @@ class LocalSteps:
 
 
 def local_training(method: Method, state: State, now: Round, samples: int = 1) -> LocalSteps:
-    """How a client with so many samples trains, which the protocol makes public; found out without any client's data.
+    """How a client with this many samples trains, which the protocol makes public; found out without any client's data.
 
     Batches of records are taken to have all of them: of a small client they do.
     """

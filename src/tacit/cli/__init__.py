@@ -12,7 +12,7 @@ Examples:
   tacit watch                           a live page of all runs in runs/
   tacit compare runs                    runs in a table, with intervals over seeds
   tacit card fedavg                     what each party sees, and what is guaranteed
-  tacit plan --epsilon 1 --delta 1e-5 --rate 1/60 --rounds 200
+  tacit calibrate --epsilon 1 --delta 1e-5 --rate 1/60 --rounds 200
   tacit attack dlg fedavg               reconstruct training data from updates
   tacit audit geyer                     an empirical lower bound on ε, compared with the claimed ε
 
@@ -171,7 +171,7 @@ def _exit_code(error: Exception) -> int:
         print(f"tacit: Could not open {error.filename}: {error.strerror}.{advice}", file=sys.stderr)
         return 2
     if isinstance(error, MemoryError) or "can't allocate memory" in str(error):  # the latter is PyTorch's
-        print("tacit: The memory of this machine does not suffice. Use fewer or smaller clients.", file=sys.stderr)
+        print("tacit: Out of memory. Use fewer workers, smaller batches or a smaller model.", file=sys.stderr)
         return 1
     traceback.print_exception(error)
     return 1

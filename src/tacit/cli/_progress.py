@@ -13,7 +13,7 @@ from tacit.privacy.guarantee import delta_warning
 from tacit.report.labels import size
 from tacit.runs import checkpoint
 from tacit.runs.directory import CHECKPOINT, MANIFEST
-from tacit.runs.records import Plan, Run
+from tacit.runs.run import Run, RunSpec
 
 SECONDS_BETWEEN_LINES = 5.0
 _T = TypeVar("_T")
@@ -32,37 +32,37 @@ def track_run(steps: Iterable[Run], label: str) -> Generator[Run]:
 
 
 def follow_to_end(
-    steps: Generator[Run], plan: Plan, directory: Path, command: str, watch: Callable[[Run], None] = lambda _: None
+    steps: Generator[Run], spec: RunSpec, directory: Path, command: str, watch: Callable[[Run], None] = lambda _: None
 ) -> Run:
     """Run to the end with a progress display, and `watch` each step; an interrupt prints the command that resumes."""
     latest: Run | None = None
     try:
         with closing(steps):
-            for step in track_run(steps, plan.method.name):
+            for step in track_run(steps, spec.method.name):
                 if latest is None:
                     _warn(step)
                 latest = step
                 watch(step)
     except KeyboardInterrupt:
-        raise KeyboardInterrupt(_interrupted(plan, directory, command)) from None
+        raise KeyboardInterrupt(_interrupted(spec, directory, command)) from None
     assert latest is not None  # a run is yielded as it starts
     return latest
 
 
-def _interrupted(plan: Plan, directory: Path, command: str) -> str:
+def _interrupted(spec: RunSpec, directory: Path, command: str) -> str:
     """How far an interrupted run came, and how to resume it; a run that has not started yet leaves no files."""
     if not (directory / MANIFEST).exists():
         return "Interrupted before the first round. Nothing was written."
     state = checkpoint.read(directory / CHECKPOINT)  # the interrupt may have come after the last step was shown
-    done = f" after {state.round} of {plan.method.rounds} rounds" if state else ""
+    done = f" after {state.round} of {spec.method.rounds} rounds" if state else ""
     return f"Interrupted{done}. Resume with: {command}"
 
 
 def _warn(run: Run) -> None:
     """Print notes and warnings before the first round, while stopping still costs nothing."""
     if run.state.round == 0:
-        note(*run.plan.task.notes)
-    warn(run.plan.method.channel.caveat)
+        note(*run.spec.task.notes)
+    warn(run.spec.method.channel.caveat)
     for unit, charges in run.charges.items():
         warn(delta_warning(charges.delta, sum(charges.units.sizes), unit))
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from tacit.cli._console import aligned, answer, figures
 from tacit.privacy.guarantee import Guarantee, LeakageGuarantee
 from tacit.report.labels import size, size_against
-from tacit.runs.records import Run
+from tacit.runs.run import Run
 
 if TYPE_CHECKING:
     from tacit.privacy.charging import Charges  # which imports dp_accounting
@@ -31,10 +31,10 @@ def _lines(runs: Sequence[Run]) -> Iterator[str]:
 def _summary(run: Run) -> dict[str, object]:
     phases = {name: {"up": traffic.up, "down": traffic.down} for name, traffic in run.bytes.phases.items()}
     return {
-        "method": run.plan.method.name,
-        "task": run.plan.task.name,
-        "seed": run.plan.seed,
-        "noise": run.plan.noise,
+        "method": run.spec.method.name,
+        "task": run.spec.task.name,
+        "seed": run.spec.seed,
+        "randomness": run.spec.randomness,
         "rounds": run.state.round,
         "metrics": run.metrics,
         "bytes": {"up": run.bytes.up, "down": run.bytes.down, "phases": phases},
@@ -45,19 +45,19 @@ def _summary(run: Run) -> dict[str, object]:
         "seconds": run.seconds,
         "parts": run.timings,
         "directory": str(run.directory),
-        **({"caveat": run.plan.method.channel.caveat} if run.plan.method.channel.caveat else {}),
+        **({"caveat": run.spec.method.channel.caveat} if run.spec.method.channel.caveat else {}),
     }
 
 
 def _privacy_summary(run: Run) -> dict[str, object]:
     """The guarantee of each unit and, for a run with a budget, how much of it is used."""
-    nominal = run.plan.manifest.method.nominal
+    nominal = run.spec.manifest.method.nominal
     accounted = {unit: _accounted(charges) for unit, charges in run.charges.items()}
     guarantees = {unit: {**each.to_json(), **accounted.get(unit, {})} for unit, each in run.guarantees.items()}
     return {
         "guarantees": guarantees,  # each for itself, never added
         **({"nominal": dict(nominal)} if nominal else {}),
-        **({"rounds_left": run.plan.method.rounds - run.state.round} if accounted else {}),
+        **({"rounds_left": run.spec.method.rounds - run.state.round} if accounted else {}),
         **({} if run.ledger is None else {"ledger": run.ledger.to_json()}),
     }
 
@@ -77,7 +77,7 @@ def _notes(run: Run, *, alone: bool) -> list[str]:
 
 def _sparsity(run: Run, *, alone: bool) -> list[str]:
     """Each pruned layer of a pruning method."""
-    whose = "" if alone else f" of {run.plan.method.name}"
+    whose = "" if alone else f" of {run.spec.method.name}"
     return [
         f"Layer {name}{whose}: clients send {layer.sent} of {layer.weights} weights "
         f"({100 * (1 - layer.sent / layer.weights):.2f} % zeros); the trained model has {layer.held} non-zero weights."
@@ -87,14 +87,14 @@ def _sparsity(run: Run, *, alone: bool) -> list[str]:
 
 def _privacy(run: Run, *, alone: bool) -> list[str]:
     """The guarantee, nominal figures, and how much of the budget is used."""
-    method = run.plan.method
+    method = run.spec.method
     lines = [_guarantee(each, run, alone=alone) for each in run.guarantees.values()]
     if len(run.guarantees) > 1:
         named = " and ".join(f"for {unit}s" for unit in run.guarantees)
         lines.append(f"The guarantees {named} hold side by side. Their ε are never added.")
-    if run.plan.manifest.method.nominal:
+    if run.spec.manifest.method.nominal:
         lines.append("Nominal figures (not a guarantee):")
-        lines += [f"  {line}" for line in figures(run.plan.manifest.method.nominal)]
+        lines += [f"  {line}" for line in figures(run.spec.manifest.method.nominal)]
     if method.budget is not None:
         units = run.epsilons
         for unit, epsilon in units.items():
@@ -108,7 +108,7 @@ def _privacy(run: Run, *, alone: bool) -> list[str]:
 
 def _guarantee(guarantee: Guarantee | LeakageGuarantee, run: Run, *, alone: bool) -> str:
     """A guarantee with a heading, which names the unit if there are several."""
-    method = "" if alone else run.plan.method.name
+    method = "" if alone else run.spec.method.name
     unit = f" for {guarantee.unit}s" if len(run.guarantees) > 1 else ""
     if guarantee.proved:
         return f"Guarantee{unit}{f' of {method}' if method else ''}: {guarantee}"
@@ -117,7 +117,7 @@ def _guarantee(guarantee: Guarantee | LeakageGuarantee, run: Run, *, alone: bool
 
 def _ending(run: Run) -> list[str]:
     """Why a run ended before its last planned round."""
-    method, leakage, lines = run.plan.method, run.leakage, []
+    method, leakage, lines = run.spec.method, run.leakage, []
     if leakage is not None and leakage.limit is not None:
         lines.append(f"Clients declined to take part {leakage.declined} times: the leakage limit is {leakage.limit:g}.")
     if run.state.round >= method.rounds:
@@ -135,7 +135,7 @@ def _ending(run: Run) -> list[str]:
 
 def _overhead(run: Run) -> list[str]:
     """Bytes of the channel's protocol in addition to updates and broadcasts, and what rounding costs."""
-    traffic, method = run.bytes, run.plan.method
+    traffic, method = run.bytes, run.spec.method
     if not traffic.phases:
         return []
     overhead = traffic.overhead.up + traffic.overhead.down
@@ -151,7 +151,7 @@ def _overhead(run: Run) -> list[str]:
 
 def _rounding(run: Run) -> list[str]:
     """What sums of integers cost in accuracy."""
-    step, bits = run.history[-1].grid_step if run.history else None, run.plan.method.channel.message_format.bits
+    step, bits = run.history[-1].grid_step if run.history else None, run.spec.method.channel.message_format.bits
     if step is None:
         return []
     lines = [f"Values are rounded to multiples of {step.size:.2g} and summed modulo 2^{bits}."]
@@ -164,7 +164,7 @@ def _table(runs: Sequence[Run]) -> list[list[str]]:
     leakage = ["leakage"] * any(run.leakage is not None for run in runs)
     rows = [["method", "task", "seed", "rounds", *names, "ε", *leakage, "up", "down", "seconds"]]
     for run in runs:
-        head = [run.plan.method.name, run.plan.task.name, str(run.plan.seed), str(run.state.round)]
+        head = [run.spec.method.name, run.spec.task.name, str(run.spec.seed), str(run.state.round)]
         metrics = [f"{run.metrics[name]:.4f}" if name in run.metrics else "" for name in names]
         leaked = ["-" if run.leakage is None else f"{run.leakage.maximum:.3g}"] * bool(leakage)
         rows.append([*head, *metrics, _epsilons(run), *leaked, *_bytes(run), f"{run.seconds:.1f}"])

@@ -202,20 +202,20 @@ def _of_records_by_mechanism(m: "Method") -> Iterator[str]:
             f"{bounds}, but {_name(m.aggregator)} is bounded for clients only: it may change a sum by more than the "
             "rows change. Use Mean."
         )
-    if m.reach is not None:
+    if m.max_row_norm is not None:
         yield (
-            f"{bounds}, but reach={m.reach:g} leaves out a client by the length of its row, which one record may "
-            "decide. Leave reach out: the mechanism shortens long rows (RecordClip.records)."
+            f"{bounds}, but max_row_norm={m.max_row_norm:g} leaves out a client by the length of its row, which "
+            "one record may decide. Leave max_row_norm out: the mechanism shortens long rows (RecordClip.records)."
         )
 
 
 def _of_budget(m: "Method") -> Iterator[str]:
     mechanism = _name(m.mechanism)
-    if m.terms.unsized:
+    if m.terms.uncalibrated:
         if m.budget is None:
-            unsized = _name(getattr(m, m.terms.noisy_slot(m.terms.unsized[0])))
+            uncalibrated = _name(getattr(m, m.terms.noisy_slot(m.terms.uncalibrated[0])))
             yield (
-                f"{unsized} has no noise multiplier, and there is no budget to compute it from. "
+                f"{uncalibrated} has no noise multiplier, and there is no budget to compute it from. "
                 "Set the budget or the noise."
             )
     elif m.budget is not None and not m.terms.accounted:

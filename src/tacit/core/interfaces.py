@@ -111,7 +111,7 @@ class Trainer(Protocol):
         return {}
 
     def record_price(self, samples: int) -> RecordPrice | None:
-        """What a round releases about one record of a client with so many samples, noise of the trainer's own included.
+        """What a round releases about one record of a client with `samples`, noise of the trainer's own included.
 
         None: the trainer adds no noise, and protects no record by itself.
         """
@@ -127,7 +127,7 @@ class Trainer(Protocol):
         """Whether batches draw persons, with all their records, where the task says whose records are whose."""
         return False
 
-    def sized(self, noise: float) -> Self:
+    def with_noise_multiplier(self, noise: float) -> Self:
         """The trainer with this noise multiplier of its own noise; itself if it adds none."""
         return self
 
@@ -162,7 +162,7 @@ class Codec(Bounded, Protocol):
         """The state before the first round, with what this codec learns from public data, if there is any."""
         return state
 
-    def calibrate(self, state: State, public: Wave, noise: AggregateNoise, now: Round) -> State:
+    def tune(self, state: State, public: Wave, noise: AggregateNoise, now: Round) -> State:
         """The state before the first round, with how aggregates of this noise are decoded, learnt from public data.
 
         It is called after `prepare`, where there are public data and the mechanism declares its noise.
@@ -241,8 +241,8 @@ class Mechanism(Bounded, Protocol):
         """The largest norm of a row that is a sum over records, without noise; None: noise is scaled to whole rows."""
         return None
 
-    def sized(self, noise: float) -> Self:
-        """The same mechanism with this noise multiplier, if its price is `Unsized`; otherwise itself."""
+    def with_noise_multiplier(self, noise: float) -> Self:
+        """The same mechanism with this noise multiplier, if its price is `Uncalibrated`; otherwise itself."""
         return self
 
     def prepare(self, state: State, dry_run: DryRun | None) -> State:

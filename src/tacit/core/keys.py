@@ -26,8 +26,8 @@ from torch import Tensor
 
 from tacit.errors import UserError
 
-Noise = Literal["secret", "seeded"]
-NOISES: tuple[Noise, ...] = get_args(Noise)
+Randomness = Literal["secret", "seeded"]
+RANDOMNESS: tuple[Randomness, ...] = get_args(Randomness)
 _ONE = 2.0**-53  # uniform numbers are multiples of it
 FEW = 1 << 16  # numbers of which a subset is the beginning of a permutation
 _BLOCK = 1 << 15  # pairs of normal numbers at a time: they stay in cache
@@ -312,8 +312,8 @@ class SecretKeys:
         return RunKeys.of(self.seed, self.ratchet.key).at(index)
 
 
-def key_source(noise: Noise, seed: int) -> KeySource:
+def key_source(randomness: Randomness, seed: int) -> KeySource:
     """The keys of a new simulation: `secret` ones from the operating system, or `seeded` ones."""
-    if noise not in NOISES:
-        raise UserError(f"Expected noise in {', '.join(NOISES)}, got {noise!r}.")
-    return SecretKeys(seed) if noise == "secret" else SeededKeys(seed)
+    if randomness not in RANDOMNESS:
+        raise UserError(f"Expected randomness in {', '.join(RANDOMNESS)}, got {randomness!r}.")
+    return SecretKeys(seed) if randomness == "secret" else SeededKeys(seed)

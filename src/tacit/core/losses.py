@@ -37,7 +37,7 @@ class Loss(Protocol):
         """The loss of every sample; both arguments have the samples in their first dimension."""
 
     @abstractmethod
-    def check(self, y: Tensor, outputs: Tensor) -> None:
+    def validate(self, y: Tensor, outputs: Tensor) -> None:
         """Raise `DataError` if the targets do not fit outputs of this shape."""
 
     @abstractmethod
@@ -74,7 +74,7 @@ class CrossEntropy(Loss):
         loss = F.cross_entropy(outputs, y, reduction="none")
         return loss if self.weight is None else loss * outputs.new_tensor(self.weight)[y]
 
-    def check(self, y: Tensor, outputs: Tensor) -> None:
+    def validate(self, y: Tensor, outputs: Tensor) -> None:
         if y.dtype != torch.int64 or y.dim() != 1:
             raise DataError(
                 f"Expected class labels as one int64 per sample, got {y.dtype} of shape {tuple(y.shape)}. "
@@ -119,7 +119,7 @@ class SequenceCrossEntropy(Loss):
             loss = loss * outputs.new_tensor(self.weight)[labels]
         return loss.flatten(1).sum(1) / known.flatten(1).sum(1).clamp(min=1)
 
-    def check(self, y: Tensor, outputs: Tensor) -> None:
+    def validate(self, y: Tensor, outputs: Tensor) -> None:
         if y.dtype != torch.int64 or y.dim() < 2:
             raise DataError(
                 f"Expected one int64 per position, of shape (samples, T), got {y.dtype} of shape {tuple(y.shape)}."
@@ -149,7 +149,7 @@ class MeanSquared(Loss):
     def per_sample(self, outputs: Tensor, y: Tensor) -> Tensor:
         return (outputs - y).square().flatten(1).mean(1)
 
-    def check(self, y: Tensor, outputs: Tensor) -> None:
+    def validate(self, y: Tensor, outputs: Tensor) -> None:
         check_real("regression targets", y, outputs)
 
     def metrics(self, outputs: Tensor, y: Tensor) -> dict[str, float]:
@@ -164,7 +164,7 @@ class BinaryCrossEntropy(Loss):
     def per_sample(self, outputs: Tensor, y: Tensor) -> Tensor:
         return F.binary_cross_entropy_with_logits(outputs, y, reduction="none").flatten(1).mean(1)
 
-    def check(self, y: Tensor, outputs: Tensor) -> None:
+    def validate(self, y: Tensor, outputs: Tensor) -> None:
         check_real("binary targets", y, outputs)
         if len(y) and not bool(((y >= 0) & (y <= 1)).all()):
             raise DataError("Expected binary targets in [0, 1]. Encode the two classes as 0.0 and 1.0.")
@@ -188,8 +188,8 @@ class RootMeanSquared(Loss):
     def per_sample(self, outputs: Tensor, y: Tensor) -> Tensor:
         return MeanSquared().per_sample(outputs, y)
 
-    def check(self, y: Tensor, outputs: Tensor) -> None:
-        MeanSquared().check(y, outputs)
+    def validate(self, y: Tensor, outputs: Tensor) -> None:
+        MeanSquared().validate(y, outputs)
 
     def from_mean(self, mean: Tensor) -> Tensor:
         return _root(mean)
@@ -211,8 +211,8 @@ class RootBrier(Loss):
     def from_mean(self, mean: Tensor) -> Tensor:
         return _root(mean)
 
-    def check(self, y: Tensor, outputs: Tensor) -> None:
-        CrossEntropy().check(y, outputs)
+    def validate(self, y: Tensor, outputs: Tensor) -> None:
+        CrossEntropy().validate(y, outputs)
 
     def metrics(self, outputs: Tensor, y: Tensor) -> dict[str, float]:
         correct = (outputs.argmax(-1) == y).float().mean()
@@ -221,7 +221,7 @@ class RootBrier(Loss):
 
 @dataclass(frozen=True, repr=False)
 class FunctionLoss(Loss):
-    """A function or module of one's own, of outputs and targets; it is applied to every sample alone.
+    """A function or module of your own, of outputs and targets; it is applied to every sample alone.
 
     Args:
         function: returns one loss per sample, or one number for a batch of one sample. Targets have the shape of the
@@ -245,7 +245,7 @@ class FunctionLoss(Loss):
             return torch.stack([self.function(*row).reshape(()) for row in rows])
         return values if values.dim() == 1 else values.flatten(1).mean(1)
 
-    def check(self, y: Tensor, outputs: Tensor) -> None:
+    def validate(self, y: Tensor, outputs: Tensor) -> None:
         if y.is_floating_point() and not bool(torch.isfinite(y).all()):
             raise DataError("Expected finite targets, got NaN or infinity. Remove or fill those samples.")
         check_no_parameters(self.function)
@@ -318,7 +318,7 @@ def as_loss(loss: object) -> Loss:
             raise UserError(f"Expected a loss, got the class {loss.__name__}. Write loss={loss.__name__}().")
         case torch.nn.Module():
             return FunctionLoss(unreduced(loss))
-    members = ("per_sample", "from_mean", "check", "metrics")
+    members = ("per_sample", "from_mean", "validate", "metrics")
     if all(hasattr(loss, name) for name in members):
         return cast(Loss, loss)
     if callable(loss):

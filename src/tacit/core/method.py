@@ -45,7 +45,7 @@ class Method:
         report_delta: the δ at which ε is reported if there is no budget.
         patience: training stops after this many evaluations in a row without a smaller loss on held-out data, and
             returns the best model.
-        reach: the largest L2 norm of a row that is accepted; None: see `max_norm`.
+        max_row_norm: the largest L2 norm of a row that is accepted; None: see `max_norm`.
     """
 
     name: str
@@ -59,7 +59,7 @@ class Method:
     server: ServerUpdate = Add()
     budget: Budget | None = None
     patience: int | None = None
-    reach: float | None = None
+    max_row_norm: float | None = None
     report_delta: float = DELTA
 
     def __post_init__(self) -> None:
@@ -67,7 +67,7 @@ class Method:
         check_delta(self.report_delta)
         expect(isinstance(self.rounds, Integral), f"rounds={self.rounds!r} to be a whole number")
         check_rounds(self.rounds)
-        expect(self.reach is None or self.reach > 0, f"reach={self.reach} > 0")
+        expect(self.max_row_norm is None or self.max_row_norm > 0, f"max_row_norm={self.max_row_norm} > 0")
         expect(self.patience is None or self.patience >= 1, f"patience={self.patience} >= 1")
         check_composition(self)
 
@@ -81,7 +81,7 @@ class Method:
 
         Args:
             plain: the form; it may name the records that Tacit exports.
-            own: classes of one's own that it may name, too.
+            own: classes of your own that it may name, too.
 
         Raises:
             UserError: it is no such form, of another version, or its pieces do not fit together.
@@ -131,10 +131,10 @@ class Method:
         """What it promises about privacy: units, prices, adjacency, what is accounted for."""
         return Terms.of(self)
 
-    def sized(self, noise: float, *units: Unit) -> Self:
-        """The method with this noise multiplier for these units; for none, wherever noise is not sized yet."""
-        slots = {self.terms.noisy_slot(unit) for unit in units or self.terms.unsized}
-        return replace(self, **{slot: getattr(self, slot).sized(noise) for slot in slots})
+    def with_noise_multiplier(self, noise: float, *units: Unit) -> Self:
+        """The method with this noise multiplier for these units; for none, wherever noise is not calibrated yet."""
+        slots = {self.terms.noisy_slot(unit) for unit in units or self.terms.uncalibrated}
+        return replace(self, **{slot: getattr(self, slot).with_noise_multiplier(noise) for slot in slots})
 
     def max_norm(self, dim: int) -> float:
         """The largest L2 norm of a row of `dim` numbers that is accepted; one beyond it is rejected, as NaN is.
@@ -143,8 +143,8 @@ class Method:
         numbers are 16 on average (as `SecureSum` accepts them), or √dim times as much if clients add noise. A row of
         records may be longer by the same factor as its bound: noise in shares must never decide that it is left out.
         """
-        if self.reach is not None:
-            return self.reach
+        if self.max_row_norm is not None:
+            return self.max_row_norm
         if self.mechanism.requires in ("messages", "all messages"):
             return float("inf")
         of_records = self.mechanism.row_bound or 0.0

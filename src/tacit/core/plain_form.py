@@ -24,7 +24,7 @@ from torch import Tensor
 
 from tacit import core
 from tacit.core.record_text import records_of
-from tacit.core.schema import arms, check_names, choose, item_types, made
+from tacit.core.schema import arms, build_piece, check_names, choose, item_types
 from tacit.errors import UserError
 
 PLAIN_VERSION = 1
@@ -191,7 +191,7 @@ class _Reader:
         missing = [each for each in known if each not in given]
         if missing:
             raise UserError(f"Expected {name} with all of its fields, got none for {', '.join(missing)}.")
-        return made(kind, (), {key: self.value(each, depth + 1) for key, each in given.items()})
+        return build_piece(kind, (), {key: self.value(each, depth + 1) for key, each in given.items()})
 
 
 def _tag(kind: type) -> str:
@@ -203,7 +203,7 @@ def _tag(kind: type) -> str:
 def _hints(kind: type) -> Mapping[str, Any]:
     try:
         return typing.get_type_hints(kind)
-    except NameError:  # of a class of one's own, whose annotations name what is not imported
+    except NameError:  # of a class of your own, whose annotations name what is not imported
         return {}
 
 

@@ -1,7 +1,7 @@
 """What a round costs its participants, and their budget, as plain values: only `tacit.privacy` computes ε from them.
 
 A mechanism returns a price: a `Release` (a bounded sum with noise), `Leakage` (d-privacy), `Unproved`, and why, or
-`Unsized` as long as its noise multiplier is not known. A sampler returns a `Sampling`, which amplifies a release.
+`Uncalibrated` as long as its noise multiplier is not known. A sampler returns a `Sampling`, which amplifies a release.
 """
 
 import math
@@ -163,7 +163,7 @@ class Gaussian:
         return self.scaled(times)
 
     def scaled(self, times: float) -> "Gaussian":
-        """The loss if a unit changes the sum by so many times its bound."""
+        """The loss if a unit changes the sum by this many times its bound."""
         return Gaussian(self.noise_multiplier / times)
 
 
@@ -195,7 +195,7 @@ class Zcdp:
         return Zcdp(4**doublings * self.rho, (7 / 3) ** doublings * self.xi)
 
     def scaled(self, times: float) -> "Zcdp":
-        """The loss if a unit changes the sum by so many times its bound."""
+        """The loss if a unit changes the sum by this many times its bound."""
         return Zcdp(self.rho * times**2, self.xi)
 
 
@@ -399,12 +399,12 @@ class Unproved:
 
     @property
     def leakage(self) -> Leakage | None:
-        """Likewise, what is accounted for as d-privacy."""
+        """What is accounted for as d-privacy."""
         return None if self.nominal is None else self.nominal.leakage
 
 
 @dataclass(frozen=True)
-class Unsized:
+class Uncalibrated:
     """The noise multiplier follows from the budget and the population, and is not known yet."""
 
     reason: ClassVar[str] = ""
@@ -413,9 +413,9 @@ class Unsized:
     leakage: ClassVar[None] = None
 
 
-Price = Release | Leakage | Unproved | Unsized  # of a mechanism
-RecordPrice = Repeated | Unproved | Unsized  # of a trainer
-UnitPrice = Repeated | Leakage | Unproved | Unsized  # of a method, for a unit: `Terms`
+Price = Release | Leakage | Unproved | Uncalibrated  # of a mechanism
+RecordPrice = Repeated | Unproved | Uncalibrated  # of a trainer
+UnitPrice = Repeated | Leakage | Unproved | Uncalibrated  # of a method, for a unit: `Terms`
 
 
 @dataclass(frozen=True)
@@ -437,7 +437,7 @@ class ClientUnits:
 
     @classmethod
     def whole(cls, clients: int) -> Self:
-        """The clients themselves, so many of them."""
+        """The clients themselves, this many of them."""
         return cls((1,) * clients, Unit.CLIENT)
 
     @property

@@ -1,6 +1,6 @@
 """Which parts of a method are not Tacit's own: a guarantee rests on what is proved, and these are not.
 
-A part that declares its `sensitivity` can be tested (`tacit.check`). A test finds violations and proves nothing, so the
+A part that declares its `sensitivity` can be tested (`tacit.probe`). A test finds violations and proves nothing, so the
 guarantee then says that it was declared and tested.
 """
 
@@ -24,7 +24,7 @@ _PLAIN = ("builtins", "enum", "torch")  # modules of arguments that are values, 
 
 
 @dataclass(frozen=True)
-class OwnPart:
+class CustomPart:
     """A part of a method that its user wrote.
 
     Attributes:
@@ -41,7 +41,7 @@ class OwnPart:
         return f"your {self.slot} `{self.name}`"
 
 
-def own_parts(method: "Method") -> tuple[OwnPart, ...]:
+def own_parts(method: "Method") -> tuple[CustomPart, ...]:
     """The parts of a method that are not Tacit's own, subclasses of Tacit's included."""
     return tuple(part for slot in SLOTS for part in _own_parts(slot, getattr(method, slot)))
 
@@ -75,7 +75,7 @@ def read_parts(piece: Codec | Mechanism) -> tuple[Part, ...]:
     return piece.reads if declares(piece, "reads") else tuple(Part)
 
 
-def rests_on(price: Price, parts: tuple[OwnPart, ...]) -> Price:
+def rests_on(price: Price, parts: tuple[CustomPart, ...]) -> Price:
     """The price of a method with these parts: nothing is proved unless all of them declare their sensitivity."""
     undeclared = [part for part in parts if part.sensitivity is None or part.slot == "channel"]
     if undeclared and not isinstance(price, Unproved):
@@ -87,7 +87,7 @@ def rests_on(price: Price, parts: tuple[OwnPart, ...]) -> Price:
     return price
 
 
-def declaration(parts: tuple[OwnPart, ...]) -> str:
+def declaration(parts: tuple[CustomPart, ...]) -> str:
     """What a guarantee says about parts whose sensitivity was declared and tested; empty if there are none."""
     declared = [part for part in parts if part.sensitivity is not None]
     return f"The sensitivity of {_listed(declared)} was declared by you and tested, not proved." if declared else ""
@@ -107,7 +107,7 @@ def _is_found_in_its_module(kind: type) -> bool:
     return getattr(sys.modules.get(kind.__module__), kind.__qualname__, None) is kind
 
 
-def _own_parts(slot: str, part: object) -> Iterator[OwnPart]:
+def _own_parts(slot: str, part: object) -> Iterator[CustomPart]:
     match part:
         case tuple() | list():
             inner: Iterable[object] = part
@@ -116,7 +116,7 @@ def _own_parts(slot: str, part: object) -> Iterator[OwnPart]:
         case _:
             inner = [getattr(part, each.name) for each in fields(part)] if is_dataclass(part) else ()
             if not is_ours(part):
-                yield OwnPart(slot, type(part).__name__, _declared(part))
+                yield CustomPart(slot, type(part).__name__, _declared(part))
     for each in inner:
         yield from _own_parts(slot, each)
 
@@ -129,6 +129,6 @@ def _declared(part: object) -> float | None:
             return None
 
 
-def _listed(parts: list[OwnPart]) -> str:
+def _listed(parts: list[CustomPart]) -> str:
     names = list(dict.fromkeys(map(str, parts)))
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

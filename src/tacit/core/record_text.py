@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from types import ModuleType
 
-from tacit.core.schema import choose, made
+from tacit.core.schema import build_piece, choose
 from tacit.errors import UserError
 
 MAX_TEXT_BYTES = 1 << 16  # characters
@@ -70,7 +70,7 @@ def _value(node: ast.expr, records: Mapping[str, type]) -> object:
             kwargs = {keyword.arg: _value(keyword.value, records) for keyword in keywords if keyword.arg}
             if len(kwargs) != len(keywords):
                 raise UserError("Expected named arguments in a method's text, got **.")
-            return made(choose(records, name, "a public record"), [_value(arg, records) for arg in args], kwargs)
+            return build_piece(choose(records, name, "a public record"), [_value(arg, records) for arg in args], kwargs)
         case ast.Tuple(elts=parts):
             return tuple(_value(part, records) for part in parts)
         case ast.Name(id="inf"):

@@ -33,7 +33,7 @@ TYPES_IN_WORDS = {
 }
 
 SLOTS = ("sampler", "trainer", "codec", "mechanism", "channel", "aggregator", "server")  # of a method
-SETTINGS = ("budget", "patience", "reach", "report_delta")  # of a method, beside its pieces
+SETTINGS = ("budget", "patience", "max_row_norm", "report_delta")  # of a method, beside its pieces
 
 
 def call(factory: Callable[..., _T], label: str, options: Mapping[str, object]) -> _T:
@@ -165,14 +165,14 @@ def convert(value: object, annotation: Any, key: str, label: str) -> object:
     return _checked(value, annotation, _READERS, key, label)
 
 
-def made(record: type[_T], args: Sequence[object], named: Mapping[str, object]) -> _T:
+def build_piece(record: type[_T], args: Sequence[object], named: Mapping[str, object]) -> _T:
     """A record of values from outside, which are not converted.
 
     Raises `UserError` unless they have the types of its fields, and fit.
 
     Example:
         >>> from tacit.core import Budget
-        >>> made(Budget, (), {"epsilon": "2", "delta": 0.1})
+        >>> build_piece(Budget, (), {"epsilon": "2", "delta": 0.1})
         Traceback (most recent call last):
             ...
         tacit.errors.UserError: Expected epsilon of Budget to be a number, got '2' (str).
@@ -289,7 +289,7 @@ def _items(value: object) -> Sequence[object]:
 
 
 def item_types(arms: tuple[Any, ...], count: int) -> tuple[Any, ...]:
-    """The type of each of so many items: all the same, or those that the annotation lists."""
+    """The type of each of this many items: all the same, or those that the annotation lists."""
     return arms[:1] * count if arms[1:] == (Ellipsis,) else arms
 
 

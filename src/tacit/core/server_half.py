@@ -2,7 +2,7 @@
 
 ::
 
-    before   codec.prepare ─► mechanism.prepare ─► codec.calibrate ──► what pieces learn from public data
+    before   codec.prepare ─► mechanism.prepare ─► codec.tune ──► what pieces learn from public data
     out      codec.broadcast ─► mechanism.broadcast_parts ──► broadcast
     in       message_format.read ─► reject rows that are not finite or too long ──► messages
              conversation.aggregate: mechanism.before_sum ─► aggregator.combine ──► sum
@@ -66,7 +66,7 @@ def prepare(method: Method, state: State, public: Wave | None, now: SimulatedRou
 
     after = method.mechanism.prepare(state, dry_run)
     noise = method.mechanism.aggregate_noise(after, now.expected_cohort)
-    return after if noise is None else method.codec.calibrate(after, public, noise, now)
+    return after if noise is None else method.codec.tune(after, public, noise, now)
 
 
 def broadcast(method: Method, state: State, now: Round) -> Broadcast:
@@ -143,13 +143,13 @@ def join_messages(messages: Sequence[Messages], like: Messages) -> Messages:
     return replace(like, clients=clients, rows=DenseRows(rows), samples=stacked)
 
 
-def reject_unusable(messages: Messages, reach: float = torch.inf) -> tuple[Messages, WaveReport]:
-    """The messages whose rows are finite and no longer than `reach`, and a report of the wave.
+def reject_unusable(messages: Messages, max_row_norm: float = torch.inf) -> tuple[Messages, WaveReport]:
+    """The messages whose rows are finite and no longer than `max_row_norm`, and a report of the wave.
 
-    A faulty or hostile client loses only its own update. `reach` is the method's `max_norm`.
+    A faulty or hostile client loses only its own update. `max_row_norm` is the method's `max_norm`.
     """
     norms = messages.rows.norms()
-    usable = torch.isfinite(norms) & (norms <= reach)
+    usable = torch.isfinite(norms) & (norms <= max_row_norm)
     accepted = messages if bool(usable.all()) else messages.keep(usable)
     return accepted, WaveReport(
         delivered=tuple(messages.clients[usable].tolist()),

@@ -458,8 +458,8 @@ class Report:
         up: bytes that each client of the cohort sent.
         down: bytes that each client of the cohort received.
         norm: mean L2 norm of the delivered messages; None if the server does not see messages.
-        variance: variance between clients of the summed rows, per coordinate (V_c of Geyer et al.); None likewise.
-        scale: mean square of their mean, per coordinate (U_s of Geyer et al.); None likewise. These three are not
+        variance: variance between clients of the summed rows, per coordinate (V_c of Geyer et al.); None: as above.
+        scale: mean square of their mean, per coordinate (U_s of Geyer et al.); None: as above. These three are not
             private.
         metrics: metrics on held-out data; empty if this round was not evaluated.
         seconds: wall-clock time of the round.

@@ -7,7 +7,7 @@ from tacit.errors import DataError
 
 
 def check_classes(y: Tensor, classes: int, weight: tuple[float, ...] | None) -> None:
-    """Raise `DataError` unless class numbers and weights fit so many outputs."""
+    """Raise `DataError` unless class numbers and weights fit this many outputs."""
     if weight is not None and len(weight) != classes:
         raise DataError(f"Expected {classes} class weights for a model with {classes} outputs, got {len(weight)}.")
     if len(y) and (int(y.min()) < 0 or int(y.max()) >= classes):

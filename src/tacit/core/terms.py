@@ -17,12 +17,12 @@ from tacit.core.prices import (
     Release,
     Repeated,
     Sampling,
+    Uncalibrated,
     Unit,
     UnitPrice,
     Unproved,
-    Unsized,
 )
-from tacit.core.provenance import OwnPart, own_parts, rests_on
+from tacit.core.provenance import CustomPart, own_parts, rests_on
 from tacit.core.state import Turnout
 from tacit.errors import expect
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from tacit.core.method import Method
 
 Question = tuple[bool, int, int, Turnout | None]  # within clients, round, number of units, who took part
-MOST_KNOWN = 4096
+MAX_KNOWN = 4096
 MANY_LOST = Turnout(1000, 1)  # more than any noise provides for, but not all
 FOR_RECORDS = Unproved("the noise is scaled to what one record adds to an update, and not to a whole update")
 
@@ -46,12 +46,12 @@ class Terms:
         trainer: the piece that may add noise for records.
         own_parts: the parts of the method's pieces that its user wrote.
         turnouts: those that decide about the adjacency: as planned and, where the channel goes on, a great loss.
-        known: prices that were asked for, at most `MOST_KNOWN`: pieces are frozen, and give the same answer again.
+        known: prices that were asked for, at most `MAX_KNOWN`: pieces are frozen, and give the same answer again.
     """
 
     mechanism: Mechanism
     trainer: Trainer
-    own_parts: tuple[OwnPart, ...]
+    own_parts: tuple[CustomPart, ...]
     turnouts: tuple[Turnout | None, ...]
     known: dict[Question, UnitPrice | None] = field(default_factory=dict, repr=False)
 
@@ -84,10 +84,10 @@ class Terms:
         return tuple(unit for unit, price in self.prices.items() if price.accounted is not None)
 
     @cached_property
-    def unsized(self) -> tuple[Unit, ...]:
+    def uncalibrated(self) -> tuple[Unit, ...]:
         """The units whose noise multiplier still has to be computed from the budget and the population."""
-        of_clients = self.record_bound is None and isinstance(self._of_mechanism, Unsized)
-        of_records = isinstance(self.prices.get(Unit.RECORD), Unsized)
+        of_clients = self.record_bound is None and isinstance(self._of_mechanism, Uncalibrated)
+        of_records = isinstance(self.prices.get(Unit.RECORD), Uncalibrated)
         return (*(Unit.CLIENT,) * of_clients, *(Unit.RECORD,) * of_records)
 
     @property
@@ -119,7 +119,7 @@ class Terms:
 
     @property
     def protects_records(self) -> bool:
-        """Whether noise is added for records, proved or not, sized or not."""
+        """Whether noise is added for records, proved or not, calibrated or not."""
         return Unit.RECORD in self.prices
 
     @property
@@ -161,7 +161,7 @@ class Terms:
         """
         question = (unit.within_client, index, samples, turnout)
         if question not in self.known:
-            if len(self.known) >= MOST_KNOWN:
+            if len(self.known) >= MAX_KNOWN:
                 self.known.clear()
             if not unit.within_client:
                 self.known[question] = self._whole(index, turnout)
@@ -200,12 +200,12 @@ class Terms:
         if isinstance(found, Unproved):
             return replace(found, nominal=None)  # of records, nothing nominal is accounted for
         if not isinstance(found, Release) or rows is None:
-            return found if isinstance(found, Unsized) else None
+            return found if isinstance(found, Uncalibrated) else None
         sampling = Sampling.at(rows.rate, "poisson")
         return _record_price(Repeated(replace(found, sampling=sampling, constant=True)), self.own_parts)
 
 
-def _record_price(price: Repeated, parts: tuple[OwnPart, ...]) -> UnitPrice:
+def _record_price(price: Repeated, parts: tuple[CustomPart, ...]) -> UnitPrice:
     """The price for records, if all of these parts are Tacit's own or declare their sensitivity."""
     found = rests_on(price.release, parts)
     return replace(price, release=found) if isinstance(found, Release) else Unproved(found.reason)

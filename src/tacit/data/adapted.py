@@ -182,7 +182,7 @@ def floats_of(model: nn.Module) -> torch.dtype:
     return torch.float32 if found in HALF else found
 
 
-def made(model: Callable[[], nn.Module]) -> nn.Module:
+def build(model: Callable[[], nn.Module]) -> nn.Module:
     """What a function that makes a model returns; raises `ModelError` if it fails."""
     try:
         return model()
@@ -200,7 +200,7 @@ def first_line(error: Exception) -> str:
     return (str(error).strip().splitlines() or [""])[0].rstrip(".")
 
 
-def built(model: Callable[[], nn.Module]) -> nn.Module | None:
+def try_build(model: Callable[[], nn.Module]) -> nn.Module | None:
     """What a function that makes a model returns; None if it fails."""
     found = attempt(model)
     return found if isinstance(found, nn.Module) else None

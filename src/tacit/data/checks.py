@@ -20,7 +20,7 @@ CHECKED_AT_ONCE = 1 << 20  # numbers: what is on disk must not be copied into me
 
 def check_population(population: Population) -> None:
     """Raise `DataError` unless every client has samples, and all numbers are finite."""
-    if population.is_elsewhere:
+    if population.is_remote:
         return
     if not _all_have_samples(population.offsets):
         check_not_empty(population.sizes.tolist(), population.label)
@@ -31,7 +31,7 @@ def check_population(population: Population) -> None:
     if population.persons is not None and not _persons_fit(population.persons, population.offsets):
         raise DataError(
             "Expected the persons of every client to be numbered from 0, one number per sample. Give ids of any kind "
-            "as patient=, or write the population again."
+            "as person=, or write the population again."
         )
     if not _finite(population.x):
         raise DataError(

@@ -19,10 +19,10 @@ from tacit.data.data_frames import Columns, as_numbers, columns_of, is_frame, ta
 from tacit.data.data_sets import (
     as_pair,
     batch_of_one,
+    bounded,
     capitalized,
     dataset_samples,
     described,
-    ending,
     loader_batches,
     readable,
     stacked,
@@ -32,7 +32,7 @@ from tacit.errors import DataError
 
 TARGETS = ("labels", "label", "target", "y")  # of a data set with named columns, if no target is given
 _PAIR = "one pair (x, y) per client"
-MOST_CLIENTS = 1 << 16  # from something that does not say when it ends
+MAX_CLIENTS = 1 << 16  # from something that does not say when it ends
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,7 +114,7 @@ def each_client(clients: object) -> Iterator[tuple[str, object]]:
         )
     found = clients.tolist() if isinstance(clients, np.ndarray) else clients
     for number, data in enumerate(readable(found, "the clients")):
-        if number == MOST_CLIENTS and isinstance(found, Iterator):
+        if number == MAX_CLIENTS and isinstance(found, Iterator):
             raise DataError(
                 f"Expected the clients to end, got {number} and no end. Take some: itertools.islice(clients, n); for "
                 "more of them use tacit.Population.split."
@@ -189,7 +189,7 @@ def _inputs_and_targets(data: Any, who: str, target: object) -> tuple[Any, Any]:
     if isinstance(data, list) and data and all(isinstance(record, Mapping) for record in data):
         return _from_batches((batch_of_one(record, who) for record in data), who, target)
     if isinstance(data, Iterator):
-        return _from_batches((batch_of_one(sample, who) for sample in ending(data, who)), who, target)
+        return _from_batches((batch_of_one(sample, who) for sample in bounded(data, who)), who, target)
     if isinstance(data, list) and data and all(isinstance(pair, tuple) and len(pair) == 2 for pair in data):
         xs, ys = zip(*data, strict=True)
         return stacked(xs, who), stacked(ys, f"the targets of {who}")

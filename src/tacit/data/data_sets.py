@@ -11,17 +11,17 @@ from torch.utils.data import DataLoader, IterableDataset, RandomSampler, Sequent
 from tacit.data.tensors import check_one_shape, to_tensor
 from tacit.errors import DataError, UserError
 
-MOST_SAMPLES = 1 << 18  # of a client, from something that does not say when it ends
+MAX_STREAMED_SAMPLES = 1 << 18  # of a client, from something that does not say when it ends
 
 
 def loader_batches(loader: "DataLoader[Any]", who: str) -> Iterator[Any]:
     """What the loader makes of its data set, in the data set's order; its batch size plays no role in training."""
     data, size = loader.dataset, loader.batch_size
     if loader.batch_sampler is None:  # the data set makes batches itself, or there are none
-        yield from (batch_of_one(item, who) if _is_sample(item) else item for item in ending(loader, who))
+        yield from (batch_of_one(item, who) if _is_sample(item) else item for item in bounded(loader, who))
         return
     if size is None or isinstance(data, IterableDataset) or not hasattr(data, "__len__"):
-        yield from ending(loader, who, size or 1)
+        yield from bounded(loader, who, size or 1)
         return
     chosen = _sampled(loader, len(data), who)
     for begin in range(0, len(chosen), size):
@@ -31,7 +31,7 @@ def loader_batches(loader: "DataLoader[Any]", who: str) -> Iterator[Any]:
 def dataset_samples(data: Any, who: str) -> Iterator[Any]:
     """Every sample of a data set as a batch of one."""
     if isinstance(data, IterableDataset) or not hasattr(data, "__getitem__"):
-        samples: Iterable[Any] = ending(data, who)
+        samples: Iterable[Any] = bounded(data, who)
     elif hasattr(data, "__len__"):
         samples = (data[i] for i in range(len(data)))
     else:
@@ -65,10 +65,10 @@ def readable(items: Iterable[Any], what: str) -> Iterator[Any]:
         raise DataError(f"{capitalized(what)} could not be read: {type(error).__name__}: {error}") from error
 
 
-def ending(items: Iterable[Any], who: str, each: int = 1) -> Iterator[Any]:
-    """The same items of so many samples `each`, unless they do not end."""
+def bounded(items: Iterable[Any], who: str, each: int = 1) -> Iterator[Any]:
+    """The same items of this many samples `each`, unless they do not end."""
     for number, item in enumerate(items):
-        if number * each >= MOST_SAMPLES:
+        if number * each >= MAX_STREAMED_SAMPLES:
             raise DataError(
                 f"Expected the samples of {who} to end, got {number * each} and no end. Take some: "
                 "itertools.islice(data, n); for more samples use memory-mapped arrays: numpy.load(..., mmap_mode='r')."
@@ -89,7 +89,7 @@ def _sampled(loader: "DataLoader[Any]", count: int, who: str) -> Sequence[int]:
     shuffles = isinstance(sampler, RandomSampler) and not sampler.replacement
     if (shuffles or isinstance(sampler, SequentialSampler)) and len(sampler) == count:
         return range(count)
-    chosen = sorted(ending(sampler, who))
+    chosen = sorted(bounded(sampler, who))
     if len(set(chosen)) < len(chosen):
         raise DataError(
             f"Expected each sample of {who} once, got {type(sampler).__name__}, which repeats some. Batches are drawn "

@@ -202,7 +202,7 @@ class Encoding:
         indicators: the columns of numbers with an input that marks missing values; None: all of them.
         target: what is predicted; None: that is not known.
         client: the column that names the client; empty: there is none.
-        patient: the column that says which rows are one person's; empty: each row is a person of its own.
+        person: the column that says which rows are one person's; empty: each row is a person of its own.
         dropped: columns that are left out.
         preprocessing: what all these constants were computed from.
         format: the version of the file form.
@@ -220,7 +220,7 @@ class Encoding:
     indicators: tuple[str, ...] | None = None
     target: TargetColumn | None = None
     client: str = ""
-    patient: str = ""
+    person: str = ""
     dropped: tuple[str, ...] = ()
     preprocessing: Preprocessing = Preprocessing("public")
     format: int = ENCODING_FORMAT
@@ -229,7 +229,7 @@ class Encoding:
         expect(self.format == ENCODING_FORMAT, f"format {ENCODING_FORMAT} of an encoding, got {self.format}")
         if self.indicators is None:
             object.__setattr__(self, "indicators", tuple(self.numbers))
-        named = [self.client, self.patient, "" if self.target is None else self.target.name]
+        named = [self.client, self.person, "" if self.target is None else self.target.name]
         _expect_different([*self.columns, *self.dropped, *filter(None, named)], "columns, each with one role")
         unknown = [name for name in self._indicators if name not in self.numbers]
         expect(not unknown, f"indicators of columns of numbers, got {listed(unknown[:_MAX_SHOWN])}")
@@ -360,7 +360,7 @@ class Encoding:
         return self.inputs(table), self.targets(table, loss)
 
     def problems(self, source: Any, *, training: bool = True) -> list[str]:
-        """What of a table does not fit, a sentence each: of all columns, not only the first.
+        """What of a table does not fit, as sentences: of all columns, not only the first.
 
         Args:
             source: a table.
@@ -371,12 +371,12 @@ class Encoding:
         checks += [partial(table.column, name, "input") for name in self.categories]
         if training and self.target is not None:
             checks.append(partial(self.targets, table))
-        if training and self.patient:
-            checks.append(partial(table.check_known, self.patient, "patient"))
+        if training and self.person:
+            checks.append(partial(table.check_known, self.person, "person"))
         return [sentence for check in checks if (sentence := _refusal(check))]
 
     def remarks(self, source: Any) -> Iterator[str]:
-        """What of a table that fits is lost when it is encoded, a sentence each."""
+        """What of a table that fits is lost when it is encoded, as sentences."""
         table = read_table(source)
         of_rows = f"of {table.rows} values are"
         for name, limits in self.numbers.items():

@@ -26,7 +26,7 @@ def count_rows(path: Path) -> int:
 
 
 def record_batches(path: Path, rows: int) -> Iterator[Any]:
-    """A file as record batches of pyarrow with at most so many rows; a row group is not read at once."""
+    """A file as record batches of pyarrow with at most this many rows; a row group is not read at once."""
     with _errors(path):
         from pyarrow import parquet
 

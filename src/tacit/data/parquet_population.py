@@ -30,7 +30,7 @@ from tacit.data.population import Population
 from tacit.data.population_files import PERSON_IDS, PopulationForm, form_of, open_population
 from tacit.data.row_places import RowPlaces, digests
 from tacit.data.table_task import (
-    MOST_CATEGORIES,
+    MAX_CATEGORIES,
     TableSettings,
     client_column,
     input_columns,
@@ -56,10 +56,10 @@ from tacit.data.tables import (
 )
 from tacit.errors import DataError, expect
 
-_KEPT = 2 * MOST_CATEGORIES  # different values of a column: more than any limit on their number
+_KEPT = 2 * MAX_CATEGORIES  # different values of a column: more than any limit on their number
 BATCH = 1 << 16  # rows that are in memory at a time
 NAMES = "names.jsonl"
-OPTIONS = ("public", "drop", "categories", "encoding", "kind", "classes", "patient")  # those of `Task.from_table`
+OPTIONS = ("public", "drop", "categories", "encoding", "kind", "classes", "person")  # those of `Task.from_table`
 FIXED = ("client", "split", *OPTIONS[1:])  # what a task of a converted table cannot change
 
 
@@ -156,8 +156,8 @@ def _first_pass(
                 inputs = input_columns(table, client, settings)
             for role, name in (("target", settings.target), ("client", client)):
                 table.check_known(name, role)
-            if settings.patient is not None:
-                _check_persons(table, settings.patient)
+            if settings.person is not None:
+                _check_persons(table, settings.person)
             places.add(table.texts(client))
             for name in (*inputs, settings.target):
                 table.check_finite(name)
@@ -173,7 +173,7 @@ def _first_pass(
 
 def _second_pass(rows: ParquetRows, encoding: Encoding, places: NDArray[np.int64], place: Path) -> PopulationForm:
     """Encode all rows and write them to their places."""
-    client, patient = encoding.client, encoding.patient
+    client, person = encoding.client, encoding.person
     offsets: NDArray[np.int64] = np.memmap(place / "offsets", np.int64, "r")
     arrays: dict[str, NDArray[Any]] = {}
     begin = 0
@@ -182,8 +182,8 @@ def _second_pass(rows: ParquetRows, encoding: Encoding, places: NDArray[np.int64
             parts: dict[str, NDArray[Any]] = dict(
                 zip("xy", (part.numpy() for part in encoding.samples(table)), strict=True)
             )
-            if patient:
-                parts[PERSON_IDS] = digests(table.texts(patient))[:, 0].view(np.int64)
+            if person:
+                parts[PERSON_IDS] = digests(table.texts(person))[:, 0].view(np.int64)
             end = begin + table.rows
             targets = places[begin:end]
             for name, part in parts.items():
@@ -195,20 +195,18 @@ def _second_pass(rows: ParquetRows, encoding: Encoding, places: NDArray[np.int64
             names.writelines(f"{json.dumps(texts[row])}\n" for row in np.flatnonzero(first))
             indices.write(np.arange(begin, end).tobytes())
             begin = end
-    if patient:
+    if person:
         _number_persons(arrays[PERSON_IDS], offsets)
     for array in arrays.values():
         array.flush()  # type: ignore[attr-defined]
-    return PopulationForm(len(offsets) - 1, begin, form_of(arrays["x"]), form_of(arrays["y"]), persons=bool(patient))
+    return PopulationForm(len(offsets) - 1, begin, form_of(arrays["x"]), form_of(arrays["y"]), persons=bool(person))
 
 
-def _check_persons(table: Table, patient: str) -> None:
+def _check_persons(table: Table, person: str) -> None:
     """Raise `DataError` if it is not known of every row whose it is."""
-    table.check_known(patient, "patient")
-    if "" in table.texts(patient):
-        raise DataError(
-            f"Expected the patient {patient!r} in every row of {table.name}, but some are empty. Fill them."
-        )
+    table.check_known(person, "person")
+    if "" in table.texts(person):
+        raise DataError(f"Expected the person {person!r} in every row of {table.name}, but some are empty. Fill them.")
 
 
 def _number_persons(ids: NDArray[np.int64], offsets: NDArray[np.int64]) -> None:

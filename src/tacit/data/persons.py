@@ -12,7 +12,7 @@ from torch import Tensor
 from tacit.data.data_frames import columns_of, find_column, is_frame
 from tacit.errors import DataError
 
-_ADVICE = "Give one vector of person ids per client: patient=[ids0, ids1, ...]."
+_ADVICE = "Give one vector of person ids per client: person=[ids0, ids1, ...]."
 
 
 def number_persons(ids: object, names: Sequence[str], sizes: Sequence[int]) -> tuple[Tensor, int]:
@@ -62,13 +62,13 @@ def _taken(data: Any, column: str, who: str) -> tuple[Any, Any]:
     """The data without this column, and the column."""
     if isinstance(data, Mapping):
         columns = dict(data)
-        return columns, columns.pop(find_column(columns, column, who, "patient"))
+        return columns, columns.pop(find_column(columns, column, who, "person"))
     if not is_frame(data):
         raise DataError(
-            f"Expected {who} to have named columns for patient={column!r}, got a {type(data).__name__}. {_ADVICE}"
+            f"Expected {who} to have named columns for person={column!r}, got a {type(data).__name__}. {_ADVICE}"
         )
     columns = columns_of(data, who)
-    ids = columns[find_column(columns, column, who, "patient")]
+    ids = columns[find_column(columns, column, who, "person")]
     if isinstance(data, np.ndarray):
         return drop_fields(data, column), ids
     if hasattr(data, "drop_columns"):  # pyarrow

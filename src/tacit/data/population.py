@@ -34,7 +34,7 @@ class Population(Sequence[Samples]):
         sample_indices: indices into the pool, those of client 0 first.
         offsets: (clients + 1,); client i has `sample_indices[offsets[i]:offsets[i + 1]]`.
         names: what the clients are called; empty: their numbers.
-        is_elsewhere: whether the clients' data are not on this machine.
+        is_remote: whether the clients' data are not on this machine.
         columns: the names of the inputs' columns, if they come from frames.
         persons: for every one of `sample_indices`, the number of the person it belongs to, from 0 within each client;
             None: that is not known.
@@ -52,7 +52,7 @@ class Population(Sequence[Samples]):
     sample_indices: Tensor
     offsets: Tensor
     names: tuple[str, ...] = ()
-    is_elsewhere: bool = False
+    is_remote: bool = False
     columns: tuple[str, ...] = ()
     persons: Tensor | None = None
     clients_per_person: int = 0
@@ -77,7 +77,7 @@ class Population(Sequence[Samples]):
         return f"client {self.names[client]!r}" if self.names else f"client {client}"
 
     @classmethod
-    def elsewhere(cls, clients: int, like: Samples | None = None, samples: int = 0, unit: Unit = Unit.RECORD) -> Self:
+    def remote(cls, clients: int, like: Samples | None = None, samples: int = 0, unit: Unit = Unit.RECORD) -> Self:
         """Clients whose data are not on this machine, as the server of a federation knows them: only their number.
 
         Args:
@@ -87,14 +87,14 @@ class Population(Sequence[Samples]):
             unit: what these are.
 
         Example:
-            >>> len(Population.elsewhere(8)), Population.elsewhere(8).is_elsewhere
+            >>> len(Population.remote(8)), Population.remote(8).is_remote
             (8, True)
         """
         expect(clients > 0, "at least one client, got none")
         x, y = (torch.zeros(0, 1), torch.zeros(0, dtype=torch.int64)) if like is None else (part[:0] for part in like)
         none = torch.zeros(0, dtype=torch.int64)
         persons = none if unit is Unit.PERSON else None
-        return cls(x, y, none, samples * torch.arange(clients + 1), is_elsewhere=True, persons=persons)
+        return cls(x, y, none, samples * torch.arange(clients + 1), is_remote=True, persons=persons)
 
     @classmethod
     def open(cls, folder: Path | str) -> "Population":
@@ -127,7 +127,7 @@ class Population(Sequence[Samples]):
             source: a Parquet file, a folder with folders named COLUMN=VALUE, or a folder with one file per client.
             target: the column to predict.
             client: the column that names the client; its rows need not follow one another. Not for one file per client.
-            **options: `patient`, `public`, `drop`, `categories`, `encoding`, `kind` and `classes`, as for
+            **options: `person`, `public`, `drop`, `categories`, `encoding`, `kind` and `classes`, as for
                 `Task.from_table`.
         """
         from tacit.data.parquet_population import convert_parquet
@@ -156,7 +156,7 @@ class Population(Sequence[Samples]):
     @cached_property
     def unit_sizes(self) -> Tensor:
         """The number of such units of every client."""
-        if self.persons is None or self.is_elsewhere:
+        if self.persons is None or self.is_remote:
             return self.sizes
         return torch.from_numpy(np.maximum.reduceat(self.persons.numpy(), self.offsets[:-1].numpy())) + 1
 

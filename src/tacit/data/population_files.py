@@ -209,7 +209,7 @@ def read_ahead(population: Population, clients: Tensor) -> None:
                 _mapping(tensor).madvise(mmap.MADV_WILLNEED, begin, end * octets - begin)
 
 
-def let_go(population: Population) -> None:
+def release_pages(population: Population) -> None:
     """Let go of what this process has read: the system keeps it for as long as it has room."""
     if is_stored(population):
         parts = (population.x, population.y, population.sample_indices, population.offsets, population.persons)

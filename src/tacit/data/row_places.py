@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 ROWS_OF_A_BUCKET = 1 << 19
-MOST_BUCKETS = 256  # files that are open at a time
+MAX_BUCKETS = 256  # files that are open at a time
 _CHUNK = 1 << 20  # rows
 
 
@@ -36,7 +36,7 @@ class RowPlaces:
 
     def __init__(self, folder: Path, rows: int) -> None:
         self._folder, self._rows, self._seen = folder, rows, 0
-        buckets = min(max(1, -(-rows // ROWS_OF_A_BUCKET)), MOST_BUCKETS)
+        buckets = min(max(1, -(-rows // ROWS_OF_A_BUCKET)), MAX_BUCKETS)
         self._buckets = [folder / f"bucket-{number}" for number in range(buckets)]
         with ExitStack() as stack:
             self._files: list[IO[bytes]] = [stack.enter_context(path.open("wb")) for path in self._buckets]

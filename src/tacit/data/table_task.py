@@ -25,8 +25,8 @@ from tacit.data.population import Population, Samples, by_key, owners_of
 from tacit.data.tables import Table, read_table
 from tacit.errors import DataError, expect
 
-MOST_CATEGORIES = 100  # different values of a column that is not an identifier
-MOST_CLASSES = 20  # different whole numbers of a target that is a class
+MAX_CATEGORIES = 100  # different values of a column that is not an identifier
+MAX_CLASSES = 20  # different whole numbers of a target that is a class
 TargetKind = Literal["auto", "classes", "number"]
 PUBLIC_ROWS = 100  # random ones, if there are no public rows
 HIDDEN = 32  # units of the default model
@@ -49,12 +49,12 @@ class TableSettings:
     split: Literal["rows", "clients"] = "rows"
     kind: TargetKind = "auto"
     classes: Sequence[str] = ()
-    patient: str | None = None
+    person: str | None = None
     name: str = ""
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for field in ("target", "client", "patient"):  # frames may have numbers as names
+        for field in ("target", "client", "person"):  # frames may have numbers as names
             if getattr(self, field) is not None:
                 object.__setattr__(self, field, str(getattr(self, field)))
         for field in ("drop", "categories", "classes"):
@@ -78,7 +78,7 @@ class TableSettings:
         """The same, where columns have the roles that a file declares, unless others are given."""
         more = [name for name in declared.dropped if name in table.columns and name not in self.drop]
         client = self.client if self.client or table.client else declared.client or None
-        return replace(self, client=client, patient=self.patient or declared.patient or None, drop=(*self.drop, *more))
+        return replace(self, client=client, person=self.person or declared.person or None, drop=(*self.drop, *more))
 
 
 def task_arguments(source: Any, given: TableSettings) -> dict[str, Any]:
@@ -89,7 +89,7 @@ def task_arguments(source: Any, given: TableSettings) -> dict[str, Any]:
     inputs = input_columns(table, client, settings)
     names, parts = clients_of(table, client)
     key, fraction, test = Key.from_seed(settings.seed, "table"), settings.fraction, settings.test_table
-    persons = np.array(table.texts(settings.patient)) if settings.patient else None
+    persons = np.array(table.texts(settings.person)) if settings.person else None
     rows = whole(parts) if fraction is None else split_rows(parts, fraction, settings.split, key, persons)
     public = settings.public_table
     encoding = make_encoding(table, client, inputs, settings, rows.training, public)
@@ -111,7 +111,7 @@ def task_arguments(source: Any, given: TableSettings) -> dict[str, Any]:
         "name": settings.name or Path(table.name).name.split(".")[0],
         "preprocessing": encoding.preprocessing,
         "test_overlap": "intended" if own else "coincidental",
-        "patient": None if persons is None else [persons[part.numpy()] for part in rows.clients],
+        "person": None if persons is None else [persons[part.numpy()] for part in rows.clients],
         "encoding": encoding,
         "notes": tuple(_notes(table, encoding, rows, x, random_public=public is None)),
     }
@@ -124,11 +124,11 @@ def public_samples(encoding: Encoding, public: Table | None, key: Key, loss: obj
 
 def input_columns(table: Table, client: str, settings: TableSettings) -> list[str]:
     """The columns that are inputs, after all roles were checked."""
-    for role, column in (("client", client), ("patient", settings.patient)):
+    for role, column in (("client", client), ("person", settings.person)):
         if column == settings.target:
             raise DataError(f"Expected different columns as {role} and target of {table.name}, got {column!r} as both.")
     dropped = [find_column(table.columns, name, table.name, "drop") for name in settings.drop]
-    roles = {"target": settings.target, "client": client} | ({"patient": settings.patient} if settings.patient else {})
+    roles = {"target": settings.target, "client": client} | ({"person": settings.person} if settings.person else {})
     for role, column in roles.items():
         table.check_known(column, role)
         if column in dropped:
@@ -168,7 +168,7 @@ def make_encoding(
         base,
         target=target,
         client=client,
-        patient=settings.patient or "",
+        person=settings.person or "",
         dropped=tuple(settings.drop),
         preprocessing=base.preprocessing.with_target(target.name) if private else base.preprocessing,
     )
@@ -212,7 +212,7 @@ def _target_of(table: Table, settings: TableSettings) -> TargetColumn:
         table.check_readable(target)
     values = sorted(set(table.texts(target)), key=_order)
     whole = column.dtype.kind == "f" and bool((column == np.round(column)).all())
-    classes = column.dtype.kind == "O" or (whole and len(values) <= MOST_CLASSES)
+    classes = column.dtype.kind == "O" or (whole and len(values) <= MAX_CLASSES)
     if len(values) < 2:
         raise DataError(
             f"Expected different values of {target!r} in {table.name}, got only {values[0]!r} in {table.rows} rows: "
@@ -220,9 +220,9 @@ def _target_of(table: Table, settings: TableSettings) -> TargetColumn:
         )
     if kind == "number" or (kind == "auto" and not classes):
         return TargetColumn(target, limits=limits_of(table.numbers(target), dates=table.has_dates(target)))
-    if len(values) > MOST_CATEGORIES:
+    if len(values) > MAX_CATEGORIES:
         raise DataError(
-            f"Expected at most {MOST_CATEGORIES} classes of {target!r} in {table.name}, got {len(values)}. Is it a "
+            f"Expected at most {MAX_CATEGORIES} classes of {target!r} in {table.name}, got {len(values)}. Is it a "
             "number (kind='number'), or another column?"
         )
     return TargetColumn(target, tuple(values))
@@ -240,10 +240,10 @@ def _check_categories(table: Table, names: Iterable[str]) -> None:
     for name in names:
         table.column(name, "input")
         values = {text for text in table.texts(name) if text}
-        if len(values) > MOST_CATEGORIES:
+        if len(values) > MAX_CATEGORIES:
             example = sorted(values)[0]
             raise DataError(
-                f"Expected at most {MOST_CATEGORIES} categories in column {name!r} of {table.name}, got {len(values)} "
+                f"Expected at most {MAX_CATEGORIES} categories in column {name!r} of {table.name}, got {len(values)} "
                 f"different texts such as {example!r}: is it a name or a number of a person? Leave it out: "
                 f"drop=[{name!r}] (on the command line --drop {name})."
             )
@@ -251,7 +251,7 @@ def _check_categories(table: Table, names: Iterable[str]) -> None:
 
 @dataclass(frozen=True)
 class TableModel:
-    """A built-in model for tables, by name: `logistic` is linear, `mlp` has one hidden layer of so many units.
+    """A built-in model for tables, by name: `logistic` is linear, `mlp` has one hidden layer of this many units.
 
     Example:
         >>> TableModel("logistic", inputs=3, outputs=1)()

@@ -45,13 +45,13 @@ class Table:
         name: what error messages call it.
         columns: by name.
         client: the column that names the client, if the table comes from one file per client.
-        doubts: the columns of texts that may be numbers, each with the sentence by which it is refused as such.
+        ambiguous_columns: columns of texts that may be numbers, each with the sentence that refuses it as such.
     """
 
     name: str
     columns: Columns
     client: str = ""
-    doubts: Mapping[str, str] = field(default_factory=dict)
+    ambiguous_columns: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def rows(self) -> int:
@@ -97,8 +97,8 @@ class Table:
 
     def check_readable(self, name: str) -> None:
         """Raise `DataError` if the values of a column may be numbers, but which ones is not certain."""
-        if name in self.doubts:
-            raise DataError(self.doubts[name])
+        if name in self.ambiguous_columns:
+            raise DataError(self.ambiguous_columns[name])
 
     def check_finite(self, name: str) -> None:
         """Raise `DataError` if a column of numbers has infinite ones."""
@@ -187,7 +187,7 @@ def _from_path(path: Path) -> Table:
             "tacit.Task.from_table(frame, ...)."
         )
     parsed = parse_table(_content(path), str(path))
-    return replace(_checked(parsed.name, parsed.columns), doubts=parsed.doubts)
+    return replace(_checked(parsed.name, parsed.columns), ambiguous_columns=parsed.ambiguous_columns)
 
 
 def _from_folder(folder: Path) -> Table:
@@ -247,7 +247,9 @@ def _joined(name: str, tables: Sequence[Table], more: Columns, client: str = "")
     rows = [table.rows for table in tables]
     columns = {key: stack_columns([table.columns[key] for table in tables]) for key in tables[0].columns}
     columns |= {key: np.repeat(values, rows) for key, values in more.items()}
-    return Table(name, columns, client, {key: text for table in tables for key, text in table.doubts.items()})
+    return Table(
+        name, columns, client, {key: text for table in tables for key, text in table.ambiguous_columns.items()}
+    )
 
 
 def check_same_columns(first: Table, table: Table) -> None:
@@ -311,8 +313,12 @@ def parse_table(content: bytes, name: str) -> Table:
     text = _decoded(content, name)
     texts = _columns(text, name)
     known = {title: [text for text in column if not _is_gone(text)] for title, column in texts.items()}
-    numbers, doubts = read_numbers(known, name, semicolons=_separator(text) == ";")
-    return Table(name, {title: _typed(column, numbers.get(title)) for title, column in texts.items()}, doubts=doubts)
+    numbers, ambiguous_columns = read_numbers(known, name, semicolons=_separator(text) == ";")
+    return Table(
+        name,
+        {title: _typed(column, numbers.get(title)) for title, column in texts.items()},
+        ambiguous_columns=ambiguous_columns,
+    )
 
 
 def parse_texts(content: bytes, name: str) -> dict[str, list[str]]:

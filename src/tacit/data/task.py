@@ -28,11 +28,11 @@ from tacit.data.adapted import (
     Output,
     accepts,
     adapted,
-    built,
+    build,
     check_task_model,
     floats_of,
     full_precision,
-    made,
+    try_build,
 )
 from tacit.data.checks import check_overlap, check_owners, check_population, check_samples
 from tacit.data.encoding import Encoding, Preprocessing
@@ -72,7 +72,7 @@ class Task:
         test_overlap: held-out samples that a client owns are `refused`; `coincidental` if different units may have
             equal samples, as in a table with few columns; `intended` if they are the clients' own, which the guarantee
             then lists as not covered. Only `refused` compares the samples.
-        patient: which samples are one person's, so that methods which protect records protect persons: the column of
+        person: which samples are one person's, so that methods which protect records protect persons: the column of
             person ids, if clients are frames or dictionaries of columns, or one vector of ids per client. It becomes
             part of the population.
         target: the column to predict, if clients are frames or dictionaries.
@@ -80,7 +80,7 @@ class Task:
             record (a name), or anything else (a function of it).
         inputs: how several inputs are packed; filled in.
         encoding: how rows of a table become inputs and targets, for tasks that were made `from_table`.
-        notes: what users should know about how the data were read, a sentence each.
+        notes: what users should know about how the data were read, as sentences.
 
     Example:
         >>> import numpy as np
@@ -99,7 +99,7 @@ class Task:
     name: str = "custom"
     preprocessing: Preprocessing = Preprocessing()
     test_overlap: TestOverlap = "refused"
-    patient: Any = None
+    person: Any = None
     target: str | None = None
     output: Output | None = None
     inputs: InputFields | None = None
@@ -125,7 +125,7 @@ class Task:
                 `drop` and `categories`, columns to leave out and columns of numbers that are categories;
                 `encoding`, a TOML file that declares minima, maxima and categories, or `public` (None: those of the
                 clients' rows, which no guarantee covers); `split`, which holds out `rows` of each client or whole
-                `clients`; `patient`, the column that says which rows are one person's, of which all or none are held
+                `clients`; `person`, the column that says which rows are one person's, of which all or none are held
                 out; `kind` of the target, `classes` or `number`; `classes`, its values, where they are declared to be
                 public; `name` and `seed`.
 
@@ -142,13 +142,13 @@ class Task:
     def __post_init__(self) -> None:
         set_field = partial(object.__setattr__, self)
         check_task_model(self.model)
-        clients, persons = self.clients, self.patient
+        clients, persons = self.clients, self.person
         if isinstance(persons, str) and not isinstance(clients, Population):
             clients, persons = take_person_column(clients, persons)
         population, inputs = read_clients(clients, persons, self.target, self.inputs)
-        set_field("test", without_person_column(self.test, self.patient))
-        set_field("public", without_person_column(self.public, self.patient))
-        set_field("patient", None)
+        set_field("test", without_person_column(self.test, self.person))
+        set_field("public", without_person_column(self.public, self.person))
+        set_field("person", None)
         held = {
             name: read_held(data, name, self.target, inputs, population.columns)
             for name, data in (("test", self.test), ("public", self.public))
@@ -177,7 +177,7 @@ class Task:
 
     @property
     def not_covered(self) -> tuple[str, ...]:
-        """What no guarantee of a run on this task covers, a sentence each."""
+        """What no guarantee of a run on this task covers, as sentences."""
         metrics = "Held-out metrics, and what is decided by them: they are computed on samples that clients own."
         return tuple(filter(None, (self.preprocessing.not_covered, metrics * (self.test_overlap == "intended"))))
 
@@ -198,7 +198,7 @@ class Task:
         else:
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(key.integer())
-                model = made(self.model)
+                model = build(self.model)
         if not isinstance(model, nn.Module):
             raise ModelError(f"Expected the task's model to be a torch.nn.Module, got {type(model).__name__}.")
         return adapted(full_precision(model), self.population.x, self.inputs, self.output)
@@ -213,7 +213,7 @@ def _types(
     """
     if x.dtype == torch.float32 and not isinstance(model, nn.Module):
         return None, torch.float32
-    probe = model if isinstance(model, nn.Module) else built(model)
+    probe = model if isinstance(model, nn.Module) else try_build(model)
     floats = torch.float32 if probe is None else floats_of(probe)
     if inputs is not None or is_mapped(x) or probe is None:
         return None, floats

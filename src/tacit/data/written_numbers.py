@@ -42,7 +42,7 @@ def read_numbers(
     points = {title: list(columns[title]) for title in plain if any("." in text for text in columns[title])}
     ways = {title: _ways(texts) for title, texts in (points | others).items()}
     evident = {title: next(iter(found)) for title, found in ways.items() if len(found) == 1}
-    numbers, doubts = dict(plain), {}
+    numbers, ambiguous_columns = dict(plain), {}
     for title, texts in (points | others).items():
         marks = {mark for other, mark in evident.items() if other != title}
         found = _chosen(ways[title], texts, marks, semicolons=semicolons)
@@ -50,8 +50,8 @@ def read_numbers(
             numbers[title] = found
         elif title in others or ways[title]:
             numbers.pop(title, None)
-            doubts[title] = _doubt(title, columns[title], ways[title], name)
-    return {title: numbers[title] for title in columns if title in numbers}, doubts
+            ambiguous_columns[title] = _ambiguity(title, columns[title], ways[title], name)
+    return {title: numbers[title] for title in columns if title in numbers}, ambiguous_columns
 
 
 def plain_number(text: str) -> float | None:
@@ -117,7 +117,7 @@ def _usual_mark(texts: Sequence[str], *, semicolons: bool) -> str | None:
     return "," if found == {","} and semicolons else None
 
 
-def _doubt(title: str, texts: Sequence[str], ways: Ways, name: str) -> str:
+def _ambiguity(title: str, texts: Sequence[str], ways: Ways, name: str) -> str:
     where = f"in column {title!r} of {name}"
     advice = (
         "Write all values with a decimal point and without a mark for thousands, and all or none with %. Or list the "

@@ -75,7 +75,7 @@ def _host_and_port(address: str) -> tuple[str, int] | None:
     return (host, int(port)) if colon and port.isdigit() else None
 
 
-def reach(address: str, timeout: float = HANDSHAKE) -> socket.socket:
+def connect_to(address: str, timeout: float = HANDSHAKE) -> socket.socket:
     """A socket that is connected to the enclave at this address; raises `EnclaveUnavailableError` if there is none."""
     remote = _host_and_port(address)
     try:

@@ -145,7 +145,7 @@ def make_model(task: Task, seed: int, number: int = 0) -> nn.Module:
     """
     model = _own_copy(task, Key.from_seed(seed, "shared").child("model", number)).train()
     check_model(model)
-    if task.population.is_elsewhere:  # every site checks its own samples
+    if task.population.is_remote:  # every site checks its own samples
         return model
     outputs = _outputs(model, task)
     if outputs.dim() == 1 and isinstance(task.loss, REAL):
@@ -282,12 +282,12 @@ def _check_targets(outputs: Tensor, task: Task) -> None:
     """Raise `DataError` if targets do not fit the outputs; the message names the first client with such targets."""
     population = task.population
     try:
-        task.loss.check(population.y, outputs)
+        task.loss.validate(population.y, outputs)
     except DataError as error:
         raise _of_client(error, outputs, task) from error
     if task.test is not None:
         try:
-            task.loss.check(task.test[1], outputs)
+            task.loss.validate(task.test[1], outputs)
         except DataError as error:
             raise DataError(f"Held-out data: {error}") from error
 
@@ -295,7 +295,7 @@ def _check_targets(outputs: Tensor, task: Task) -> None:
 def _of_client(error: DataError, outputs: Tensor, task: Task) -> DataError:
     for client in range(len(task.population)):
         try:
-            task.loss.check(task.population[client][1], outputs)
+            task.loss.validate(task.population[client][1], outputs)
         except DataError as found:
             return DataError(f"{capitalized(task.population.label(client))}: {found}")
     return error

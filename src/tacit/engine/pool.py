@@ -42,11 +42,11 @@ class Pool(Protocol):
         """End all processes."""
 
 
-MakeWorker = Callable[[int], Worker]  # with so many slots
+MakeWorker = Callable[[int], Worker]  # with this many slots
 
 
 def open_pool(workers: int | RayChoice, make_worker: MakeWorker) -> Pool:
-    """A pool of so many processes, of which a single one is this process itself, or of a Ray cluster's actors."""
+    """A pool of this many processes, of which a single one is this process itself, or of a Ray cluster's actors."""
     if isinstance(workers, RayChoice):
         from tacit.engine.ray.ray_pool import open_ray_pool  # Ray is optional, and takes a second to import
 
@@ -69,7 +69,7 @@ def choose_workers(asked: Workers, device: str) -> int | RayChoice:
 def run_in_order(
     count: int, ahead: int, assign: Callable[[deque[int], int], None], collect: Callable[[], list[tuple[int, Any]]]
 ) -> Iterator[Any]:
-    """The results of so many jobs in their order, whoever finished first.
+    """The results of this many jobs in their order, whoever finished first.
 
     Args:
         count: of jobs.

@@ -23,7 +23,7 @@ from tacit.core import (
     KeySource,
     Messages,
     Method,
-    Noise,
+    Randomness,
     Report,
     Round,
     RunKeys,
@@ -42,14 +42,14 @@ from tacit.core.server_half import aggregate_messages, download_size, finish_rou
 from tacit.core.state import SERVER, out_of_patience, track_best
 from tacit.core.worker_choice import WAVES, Waves, Workers
 from tacit.data import Population, Task
-from tacit.data.population_files import let_go, read_ahead
+from tacit.data.population_files import read_ahead, release_pages
 from tacit.engine.layout import Layout, initial_weights, make_model
 from tacit.engine.learners.records.record_learners import check_records
 from tacit.engine.pool import Pool, choose_workers, open_pool
 from tacit.engine.tallies import counts_of, empty_tally, with_one_more
 from tacit.engine.waves import (
     EVALUATED_AT_ONCE,
-    FEWEST_MASKED,
+    MIN_MASKED,
     AutoLearner,
     StackedClients,
     divide,
@@ -59,8 +59,8 @@ from tacit.engine.worker import EvaluateJob, Trained, TrainJob, Worker
 from tacit.errors import TrainingError, expect
 
 _SMALL = 1 << 18  # numbers in them
-RECEIVED = SERVER + "told"  # a tally of clients that have received the part of the broadcast that is sent only once
-PARTICIPATIONS = SERVER + "taken"  # a tally of rounds in which clients took part, where there is a limit to it
+RECEIVED = SERVER + "received"  # a tally of clients that have received the part of the broadcast that is sent only once
+PARTICIPATIONS = SERVER + "participations"  # a tally of rounds in which clients took part, where there is a limit to it
 
 
 def rounds(
@@ -72,7 +72,7 @@ def rounds(
     device: str = "cpu",
     state: State | None = None,
     evaluate_every: int = 1,
-    noise: Noise = "secret",
+    randomness: Randomness = "secret",
 ) -> Generator[tuple[State, Report]]:
     """Run a method on a task, round by round, without charging: no budget stops it, and reports have no ε.
 
@@ -87,16 +87,16 @@ def rounds(
         device: where tensors live.
         state: the state to continue from; None: start anew.
         evaluate_every: evaluate on held-out data every `n` rounds, and after the last.
-        noise: `secret`: cohorts, batches and noise come from a fresh key of the operating system; `seeded`: they derive
-            from the seed, so that equal seeds give equal states, bit for bit, for any number of workers. Whoever knows
-            the seed can then subtract the noise.
+        randomness: `secret`: cohorts, batches and noise come from a fresh key of the operating system; `seeded`: they
+            derive from the seed, so that equal seeds give equal states, bit for bit, for any number of workers. Whoever
+            knows the seed can then subtract the noise.
 
     Yields:
         The state after each round, and the round's report. Close the generator to stop early; a method with patience
         stops by itself.
     """
     simulation = Simulation(method, task, seed=seed, device=device)
-    keys = key_source(noise, seed)
+    keys = key_source(randomness, seed)
     return simulation.rounds(state, workers=workers, evaluate_every=evaluate_every, keys=keys)
 
 
@@ -154,7 +154,7 @@ class Simulation:
         self._untrained = make_model(task, seed)
         self.model = copy.deepcopy(self._untrained).to(device)
         self.layout = Layout.of(self.model)
-        let_go(self.task.population)  # which was checked as a whole
+        release_pages(self.task.population)  # which was checked as a whole
         if method.terms.record_sum is not None or method.terms.protects_records:
             check_records(self.model, task.loss)
 
@@ -306,7 +306,7 @@ class RoundRunner:
         mask = view.mask if self.method.trainer.masked else None
         if mask is None or self.worker.learner.kernels is None:
             return divide(cohort, population, view.weights.shape[-1], least)
-        return divide(cohort, population, mask.numel(), least, FEWEST_MASKED)
+        return divide(cohort, population, mask.numel(), least, MIN_MASKED)
 
     def _diagnostics(self, total: Sum, results: list[Trained]) -> tuple[float | None, float | None, float | None]:
         """Norm of the messages, variance between clients and scale of their mean, if the server sees messages."""
@@ -411,7 +411,7 @@ def _check_delivered(state: State, results: list[Trained], x: Tensor) -> None:
         scale = f"The inputs reach {largest:g}: scale them, for example x / {largest:g}. " if largest > _LARGE else ""
         raise TrainingError(
             f"No client sent a finite update that the method accepts in round {state.round + 1}: training diverged. "
-            f"{scale}Lower the learning rate, take fewer local steps, clip, or set a larger reach."
+            f"{scale}Lower the learning rate, take fewer local steps, clip, or set a larger max_row_norm."
         )
 
 

@@ -65,7 +65,9 @@ def client_traces(
     for number in wanted:
         if state.round < number - 1:
             until = replace(method, rounds=number - 1)
-            played = rounds(until, task, seed=seed, workers=workers, state=state, evaluate_every=number, noise="seeded")
+            played = rounds(
+                until, task, seed=seed, workers=workers, state=state, evaluate_every=number, randomness="seeded"
+            )
             *_, (state, _) = played
         _, now = draw(method, len(task.population), SeededKeys(seed).keys(number - 1), number - 1)
         view = client_view(method, broadcast(method, state, now), state, now)

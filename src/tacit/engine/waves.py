@@ -32,9 +32,9 @@ from tacit.errors import ModelError, TacitError
 CACHE = 8 << 20  # bytes of weights and inputs per wave; the best of 4, 8 and 12 MiB with 32 MiB of shared cache
 EVALUATED_AT_ONCE = 256  # test samples, or more if they are small
 LARGEST = 128  # clients of a small model; more would leave too few waves for the workers
-FEWEST_WAVES = 8  # so that several workers share a small cohort
+MIN_WAVES = 8  # so that several workers share a small cohort
 LIGHT = 1 << 12  # products per local step below which one large wave is faster than several
-FEWEST_MASKED = 4  # a wave shares most weights, so larger waves pay: each of 25 clients costs 17 % less than of 10
+MIN_MASKED = 4  # a wave shares most weights, so larger waves pay: each of 25 clients costs 17 % less than of 10
 _ONE_STEP = Descent(1.0, 1, None, None, 0.0, 0.0, ClientKeys(Key.from_seed(0)))
 
 
@@ -60,7 +60,7 @@ class AutoLearner:
     @classmethod
     def of(cls, model: nn.Module, task: Task) -> Self:
         """How clients of this task are trained; tested on public samples where the clients' are elsewhere."""
-        return cls(model, task.loss, like=task.public if task.population.is_elsewhere else task.population[0])
+        return cls(model, task.loss, like=task.public if task.population.is_remote else task.population[0])
 
     @cached_property
     def fallback(self) -> FunctionalLearner | ReferenceLearner:
@@ -153,7 +153,7 @@ class StackedClients:
         return replace(self, clients=self.clients[which])
 
 
-def divide(cohort: Tensor, population: Population, owned: int, least: int, fewest: int = FEWEST_WAVES) -> list[Tensor]:
+def divide(cohort: Tensor, population: Population, owned: int, least: int, fewest: int = MIN_WAVES) -> list[Tensor]:
     """The cohort in waves of about equal size, if possible of `least` clients; clients of similar size share a wave.
 
     `owned` is the number of weights that each client has a copy of; there are at least `fewest` waves.

@@ -17,7 +17,7 @@ from tacit.core import Broadcast, ClientMemory, ClientRound, DenseRows, Key, Met
 from tacit.core.client_half import make_messages, read_broadcast
 from tacit.core.server_half import broadcast, reject_unusable, sum_messages, upload_sizes
 from tacit.data import Task
-from tacit.data.population_files import let_go
+from tacit.data.population_files import release_pages
 from tacit.engine.layout import Layout
 from tacit.engine.learners.kernels import evaluation_module
 from tacit.engine.waves import LARGEST, AutoLearner, StackedClients, single_thread
@@ -119,7 +119,7 @@ class Worker:
             else Sum(kept.rows.dense(), 0.0, grid_step=kept.grid_step, surplus=kept.surplus)
         )
         self.slots[job.slot].view(part.total.dtype)[: part.total.numel()].copy_(part.total.reshape(-1))
-        let_go(self.task.population)
+        release_pages(self.task.population)
         return Trained(wave_report, up, replace(part, total=part.total.to("meta")))
 
     def _broadcast(self, state: State, now: Round) -> tuple[Broadcast, View]:

@@ -26,7 +26,7 @@ from tacit.federation.site.files import read_site
 from tacit.federation.transport.nvflare import kits
 from tacit.federation.transport.nvflare.process import PID, site_command
 from tacit.federation.transport.relay import SOCKET, RelayTransport, free_port
-from tacit.runs.records import Run
+from tacit.runs.run import Run
 from tacit.tasks.images import load_digits
 
 SECONDS_TO_START = 300.0
@@ -39,7 +39,7 @@ models = {}
 channels = ["secure-sum/active_server"]
 epsilon = 8.0
 delta = 1e-4
-least_cohort = 4
+min_cohort = 4
 metrics = "secure-sum"
 """
 _PLAN = """\
@@ -48,9 +48,9 @@ args = {{ rounds = {rounds}, size = {size}, noise = 1.5, epsilon = "none", delta
 model = "mlp"
 encoding = "encoding.json"
 sites = "directory.toml"
-least_cohort = 4
+min_cohort = 4
 evaluate_every = 10
-patience = {{ train = 120, talk = 60 }}
+timeouts = {{ train = 120, message = 60 }}
 """
 
 
@@ -59,7 +59,7 @@ def _digits() -> tuple[Tensor, Tensor]:
     return torch.from_numpy(images).float().view(len(images), -1) / 16, torch.from_numpy(labels).long()
 
 
-def talk(text: str) -> None:
+def say(text: str) -> None:
     """One line of progress."""
     sys.stderr.write(f"{text}\n")
     sys.stderr.flush()
@@ -100,12 +100,12 @@ class LocalFederation:
             found = site.review(self.plan)
             site.record(self.plan, accepted=True, found=found)
         cost = found.cost
-        talk(f"{len(self.names)} sites accept the plan: ε = {cost.epsilon:.3g} for each {cost.unit}, for the server.")
+        say(f"{len(self.names)} sites accept the plan: ε = {cost.epsilon:.3g} for each {cost.unit}, for the server.")
 
     @contextmanager
     def running(self, opener: str = "") -> Iterator[None]:
         """Start the server and all sites, and end them; `opener` makes what answers in place of sites, to measure."""
-        talk(f"Starting a server and {len(self.names)} sites as processes on this machine, with TLS.")
+        say(f"Starting a server and {len(self.names)} sites as processes on this machine, with TLS.")
         with ExitStack() as stack:
             stack.enter_context(
                 _process(self.folder / "server.txt", "-m", "tacit.cli", "federation", "serve", str(self.folder))
@@ -126,7 +126,7 @@ class LocalFederation:
             if time.monotonic() > began + SECONDS_TO_START:
                 raise TacitError(f"The sites did not connect in {SECONDS_TO_START:.0f} s. See {self.folder}.")
             time.sleep(0.2)
-        talk(f"All sites are connected after {time.monotonic() - began:.0f} s.")
+        say(f"All sites are connected after {time.monotonic() - began:.0f} s.")
 
     def killing(self, name: str, after: int, back: int) -> Callable[[Run], None]:
         """What kills a site's process after a round, and after a later one waits until it is back by itself."""
@@ -134,7 +134,7 @@ class LocalFederation:
         def watch(run: Run) -> None:
             if run.state.round == after:
                 os.kill(int((self.folder / kits.SITES / name / PID).read_text()), signal.SIGKILL)
-                talk(f"Killed the process of {name} after round {after}. The others go on.")
+                say(f"Killed the process of {name} after round {after}. The others go on.")
             if run.state.round == back:
                 self._wait()
 

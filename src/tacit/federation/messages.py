@@ -2,9 +2,9 @@
 
 ::
 
-    hello      does the site take part in this plan?
+    register      does the site take part in this plan?
     train      the first message of a round: broadcast, and the first request of the channel's protocol
-    talk       every further request of that protocol
+    continue       every further request of that protocol
     prepare    what the channel's protocol needs before a round, such as an enclave's answer to the site's own nonce
     evaluate   like train, for the metrics on the site's own held-out data
 
@@ -24,7 +24,7 @@ from tacit.protocols import crypto
 from tacit.protocols.kit import RUN
 from tacit.wire.packing import pack_number
 
-HELLO, TRAIN, TALK, EVALUATE, PREPARE = "hello", "train", "talk", "evaluate", "prepare"
+REGISTER, TRAIN, CONTINUE, EVALUATE, PREPARE = "register", "train", "continue", "evaluate", "prepare"
 RefusalCode = Literal[
     "malformed", "plan", "policy", "data", "budget", "replay", "protocol", "training", "storage", "error"
 ]
@@ -44,7 +44,7 @@ class RefusedError(Exception):
         self.code: RefusalCode = code
 
 
-class Hello(Struct, frozen=True, forbid_unknown_fields=True):
+class Registration(Struct, frozen=True, forbid_unknown_fields=True):
     """Does the site take part in this plan?"""
 
     plan: Digest
@@ -53,7 +53,7 @@ class Hello(Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def session(self) -> bytes:
         """What names this exchange."""
-        return crypto.digest("federation session", HELLO.encode(), self.plan, self.run)
+        return crypto.digest("federation session", REGISTER.encode(), self.plan, self.run)
 
 
 class SiteRequest(Struct, frozen=True, forbid_unknown_fields=True):
@@ -68,7 +68,7 @@ class SiteRequest(Struct, frozen=True, forbid_unknown_fields=True):
         frame: the broadcast, the same bytes for all.
         first: what is sent only once, as a frame of its own; empty for a site that has it.
         first_digest: of those bytes, for all sites; empty if there are none.
-        talk: the first request of the channel's protocol; empty if it has none.
+        opening: the first request of the channel's protocol; empty if it has none.
     """
 
     plan: Digest
@@ -79,7 +79,7 @@ class SiteRequest(Struct, frozen=True, forbid_unknown_fields=True):
     frame: bytes
     first: bytes = b""
     first_digest: bytes = b""
-    talk: bytes = b""
+    opening: bytes = b""
 
     def session(self, verb: str) -> bytes:
         """What names this conversation: all that the sites in it have in common."""
@@ -89,7 +89,7 @@ class SiteRequest(Struct, frozen=True, forbid_unknown_fields=True):
         )
 
 
-class Talk(Struct, frozen=True, forbid_unknown_fields=True):
+class Continuation(Struct, frozen=True, forbid_unknown_fields=True):
     """A further request in a conversation."""
 
     plan: Digest
@@ -104,7 +104,7 @@ class Answer(Struct, frozen=True, forbid_unknown_fields=True, tag="answer"):
     session: Digest
     body: bytes
     signature: bytes = b""
-    elsewhere: ClassVar[tuple[bytes, ...]] = ()
+    other_sessions: ClassVar[tuple[bytes, ...]] = ()
 
     @property
     def content(self) -> tuple[bytes, bytes]:
@@ -120,7 +120,7 @@ class Refusal(Struct, frozen=True, forbid_unknown_fields=True, tag="refusal"):
     code: RefusalCode
     text: Annotated[str, Meta(max_length=MAX_TEXT)]
     signature: bytes = b""
-    elsewhere: ClassVar[tuple[bytes, ...]] = (NO_SESSION,)  # where it may be without a conversation
+    other_sessions: ClassVar[tuple[bytes, ...]] = (NO_SESSION,)  # where it may be without a conversation
 
     @property
     def content(self) -> tuple[bytes, bytes]:
@@ -128,13 +128,13 @@ class Refusal(Struct, frozen=True, forbid_unknown_fields=True, tag="refusal"):
         return self.code.encode(), self.text.encode()
 
 
-Message = TypeVar("Message", Hello, SiteRequest, Talk)
+Message = TypeVar("Message", Registration, SiteRequest, Continuation)
 Reply = TypeVar("Reply", Answer, Refusal)
 _encoder = msgspec.msgpack.Encoder()
 _replies: "msgspec.msgpack.Decoder[Answer | Refusal]" = msgspec.msgpack.Decoder(Answer | Refusal)
 
 
-def pack(message: Hello | SiteRequest | Talk | Answer | Refusal) -> bytes:
+def pack(message: Registration | SiteRequest | Continuation | Answer | Refusal) -> bytes:
     """A message as bytes."""
     return _encoder.encode(message)
 
@@ -157,7 +157,7 @@ def read_reply(
         raise ProtocolError("Expected a reply of a site, got other bytes.") from None
     if reply.site != site:
         raise ProtocolError(f"Expected a reply of site {site}, got one of site {reply.site}.")
-    if reply.session not in (session, *reply.elsewhere):
+    if reply.session not in (session, *reply.other_sessions):
         raise ProtocolError("The reply belongs to another conversation: it is late, repeated or of another round.")
     crypto.verify(identities[site], reply.signature, _statement(verb, reply))
     return reply

@@ -109,7 +109,7 @@ def is_ours(name: str) -> bool:
     return choose(definitions(), name, "method").module.startswith(f"{__name__}.")
 
 
-def check(name: str, args: Mapping[str, object]) -> None:
+def validate(name: str, args: Mapping[str, object]) -> None:
     """Raise `UserError` if the method or one of its arguments does not exist. Imports no method.
 
     Arguments with dots are fields of pieces; `make` checks these.
@@ -171,7 +171,7 @@ def make(name: str, args: Mapping[str, object] = MappingProxyType({})) -> "Metho
         (3, 0.1, Add(rate=0.5), Everyone())
     """
     label = f"method {name}"
-    check(name, args)
+    validate(name, args)
     known = definition(name).parameters
     given = {key: _piece(value) for key, value in expand(name, args).items()}
     own = {key: value for key, value in given.items() if key.partition(".")[0] in known}

@@ -145,7 +145,7 @@ def fl_cs(ratio: float = 0.005, rounds: int = 200, cohort: int = 100, descent: S
     Reference: Kerkouche, Ács, Castelluccia, Genevès. Compression Boosts Differentially Private Federated Learning.
     EuroS&P 2021; as a baseline in Kerkouche et al. (UAI) 2021.
     """
-    expect(descent.steps is not None, "descent.steps to be given", "The codec is fitted to updates of so many steps.")
+    expect(descent.steps is not None, "descent.steps to be given", "The codec is fitted to updates of this many steps.")
     codec = Sense(size=Size(ratio=ratio), lr=descent.rate(0), steps=descent.steps or 0, batch_size=descent.batch_size)
     return replace(fl_std(rounds, cohort, descent), name="fl-cs", codec=codec, server=Momentum(rho=0.9, rate=0.35))
 

@@ -77,10 +77,10 @@ def fl_top_dp_sgd(
 
     Reference: Kerkouche et al. 2021, Algorithms 1 and 2; Abadi et al. 2016, Algorithm 1.
     """
-    sized = descent if noise is None else replace(descent, noise_multiplier=noise)
-    method = dp_sgd(rounds, cohort, replace(sized, masked=False), epsilon, delta)
+    calibrated = descent if noise is None else replace(descent, noise_multiplier=noise)
+    method = dp_sgd(rounds, cohort, replace(calibrated, masked=False), epsilon, delta)
     codec = Select(TopK(size=Size(ratio=ratio), lr=descent.lr, batch_size=descent.batch_size))
-    return replace(method, name="fl-top-dp-sgd", trainer=replace(sized, masked=True), codec=codec)
+    return replace(method, name="fl-top-dp-sgd", trainer=replace(calibrated, masked=True), codec=codec)
 
 
 METHODS = (fl_top_record_dp, fl_top_dp_sgd)

@@ -30,7 +30,7 @@ class LinePlot(Struct, frozen=True, kw_only=True, tag_field="kind", tag="lines")
     labels: Mapping[str, str] = field(default_factory=dict)
     log: tuple[str, ...] = ()
 
-    def check(self, rows: Sequence[str], measures: Iterable[str], label: str) -> None:
+    def validate(self, rows: Sequence[str], measures: Iterable[str], label: str) -> None:
         """Raise `UserError` if a quantity is drawn twice."""
         check_distinct(self.y, f"figure.y of {label}")
 
@@ -63,7 +63,7 @@ class HistogramPlot(Struct, frozen=True, kw_only=True, tag_field="kind", tag="hi
     ]
     bins: Count = 60
 
-    def check(self, rows: Sequence[str], measures: Iterable[str], label: str) -> None:
+    def validate(self, rows: Sequence[str], measures: Iterable[str], label: str) -> None:
         """Raise `UserError` if a panel names a row that does not exist."""
         for panel in self.panels:
             check_known(panel.rows, rows, f"rows of panel {panel.title!r} of {label}")
@@ -85,7 +85,7 @@ class ImportanceMaps(Struct, frozen=True, kw_only=True, tag_field="kind", tag="m
     noise: Annotated[Annotated[int, Meta(gt=0)] | Annotated[float, Meta(gt=0)], Meta(description="a number > 0")]
     client: Annotated[int, Meta(ge=0, description="a client's index")] = 0
 
-    def check(self, rows: Sequence[str], measures: Iterable[str], label: str) -> None:
+    def validate(self, rows: Sequence[str], measures: Iterable[str], label: str) -> None:
         """Raise `UserError` if a measure does not exist."""
         check_known(self.importance, measures, f"figure.importance of {label}")
 
@@ -105,7 +105,7 @@ class ScatterPlot(Struct, frozen=True, kw_only=True, tag_field="kind", tag="scat
     lines: Text
     labels: Mapping[str, str] = field(default_factory=dict)
 
-    def check(self, rows: Sequence[str], measures: Iterable[str], label: str) -> None:
+    def validate(self, rows: Sequence[str], measures: Iterable[str], label: str) -> None:
         """Names are those of a method's arguments, which rows without them may lack."""
 
 

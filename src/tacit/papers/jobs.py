@@ -29,7 +29,7 @@ from tacit.runs import checkpoint
 from tacit.runs.directory import CHECKPOINT, MANIFEST, read_manifest
 from tacit.runs.experiment import Experiment
 from tacit.runs.manifest import Manifest
-from tacit.runs.records import Plan, Run, size_noise
+from tacit.runs.run import Run, RunSpec, calibrate_method
 from tacit.runs.training import follow
 
 OUT = Path("runs") / "reproduce"
@@ -80,19 +80,22 @@ class Job:
         if not begun:
             for torn in self.directory.glob(".*.partial"):  # killed before the manifest was complete
                 torn.unlink()
-        plan = Plan(
+        plan = RunSpec(
             method=self.method,
             task=task,
             seed=self.seed,
             evaluate_every=self.row.evaluate_every,
-            noise="seeded",
+            randomness="seeded",
             args=self.experiment.typed_args(),
             task_args=self.experiment.typed_task_args(),
         )
         return follow(plan, workers=workers, out=self.directory, resume=begun)
 
     def _differences(self, manifest: Manifest) -> Iterator[str]:
-        if manifest.method.canonical != size_noise(self.method, manifest.task.clients, manifest.task.units).canonical:
+        if (
+            manifest.method.canonical
+            != calibrate_method(self.method, manifest.task.clients, manifest.task.units).canonical
+        ):
             changed = _changed(manifest.method.args or {}, self.experiment.typed_args())
             yield changed or f"its method was {manifest.method.canonical}"
         if manifest.task.name != self.experiment.task:

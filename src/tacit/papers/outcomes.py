@@ -32,9 +32,9 @@ from tacit.report.pictures import Gallery
 from tacit.report.run_data import thinned
 from tacit.runs.directory import read_manifest, read_rounds
 from tacit.runs.manifest import versions
-from tacit.runs.records import guarantees_of, size_noise
+from tacit.runs.run import calibrate_method, guarantees_of
 
-MOST_POINTS = 100
+MAX_POINTS = 100
 SHOWN = 0.999  # share of the weights within the axis of a histogram; a few outliers would leave it empty
 ATTACK_COLUMNS = ("images", "recovered", "unrecognisable", "ssim", "psnr", "mse")
 Weights = NDArray[np.float64]
@@ -125,7 +125,7 @@ def saved_row(job: Job, saved: Comparison | None) -> ComparisonRow | None:
 def _finished_run(job: Job) -> FinishedRun:
     task = read_manifest(job.directory).task
     return FinishedRun(
-        method=size_noise(job.method, task.clients, task.units),
+        method=calibrate_method(job.method, task.clients, task.units),
         task=task,
         reports=read_rounds(job.directory),
         directory=job.directory,
@@ -158,7 +158,7 @@ def _values(run: FinishedRun, delta: float | None) -> dict[str, float | None]:
 def _curves(reports: Sequence[Report], quantities: Sequence[str]) -> Curves:
     """The quantities over the rounds in which any was measured, with six digits."""
     measured = [report for report in reports if any(_quantity(report, name) is not None for name in quantities)]
-    shown = thinned(measured or reports, MOST_POINTS)
+    shown = thinned(measured or reports, MAX_POINTS)
     curves = {name: tuple(short(_quantity(report, name)) for report in shown) for name in quantities}
     return {"round": tuple(report.round for report in shown), **curves}
 
@@ -199,8 +199,8 @@ def _histograms(panel: HistogramPanel, jobs: Mapping[RunKey, Job], bins: int) ->
     weights = {key: _weights(job, panel.mask, jobs) for key, job in jobs.items() if key[0] in panel.rows}
     if not weights:
         return {}
-    reach = float(np.quantile(np.abs(np.concatenate([*weights.values()])), SHOWN)) or 1.0
-    edges = np.linspace(-reach, reach, bins + 1)
+    limit = float(np.quantile(np.abs(np.concatenate([*weights.values()])), SHOWN)) or 1.0
+    edges = np.linspace(-limit, limit, bins + 1)
     width = edges[1] - edges[0]
     found: dict[RunKey, tuple[Curves, float]] = {}
     for key, own in weights.items():
@@ -233,7 +233,7 @@ def _maps(job: Job, plot: ImportanceMaps) -> Curves:
     """All maps of one run, which is repeated for them, with six digits."""
     task = job.experiment.build_task()
     shape = _image_shape(task, job)
-    method = size_noise(job.method, len(task.population), task.population.client_units)
+    method = calibrate_method(job.method, len(task.population), task.population.client_units)
     found = {MEAN: task.population[plot.client][0].double().mean(0)}
     at = [number for number in plot.at if number <= method.rounds]
     for trace in client_traces(method, task, client=plot.client, at=at, seed=job.seed):

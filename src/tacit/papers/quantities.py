@@ -41,7 +41,7 @@ from tacit.runs import checkpoint
 from tacit.runs.bandwidth import Bandwidth, cost
 from tacit.runs.directory import CHECKPOINT
 from tacit.runs.manifest import TaskEntry
-from tacit.runs.records import final_metrics
+from tacit.runs.run import final_metrics
 from tacit.tasks.regression import THETA, synthetic
 from tacit.wire import frames
 

@@ -204,7 +204,7 @@ def read_study(name: str, files: Files | None = None) -> Study:
     check_distinct([row.folder for row in rows if row.study == name], f"the rows of {file}")
     check_known(table.columns, KNOWN, f"columns of {file}")
     if table.figure is not UNSET:
-        table.figure.check(names, MEASURES, str(file))
+        table.figure.validate(names, MEASURES, str(file))
     return Study(
         name=name,
         title=table.title,

@@ -63,13 +63,13 @@ from tacit.report.intervals import Interval
 from tacit.report.run_data import RunData
 from tacit.report.run_groups import RunGroup
 from tacit.runs.experiment import Experiment, parse
-from tacit.runs.records import Run
+from tacit.runs.run import Run
 
 NOT_ACCOUNTED = (
     "A combination that is chosen by results on the clients' data reveals something about them: that is not accounted "
     "for in any ε above. Choose on public data, or count every run of the sweep."
 )
-MOST_RUNS = 10_000
+MAX_RUNS = 10_000
 STORE = "optuna.db"
 Params: TypeAlias = Mapping[str, object]
 Show: TypeAlias = Callable[[Generator[Run], str], Generator[Run]]
@@ -139,8 +139,8 @@ class Sweep:
             if len(lists) < len(self.space):
                 raise UserError(f"Expected lists of values in {self.name}: a range needs trials.")
             expect(
-                math.prod(map(len, lists)) * len(self.experiment.seeds) <= MOST_RUNS,
-                f"at most {MOST_RUNS} runs in {self.name}",
+                math.prod(map(len, lists)) * len(self.experiment.seeds) <= MAX_RUNS,
+                f"at most {MAX_RUNS} runs in {self.name}",
                 "Give trials, or fewer values.",
             )
             drawn: Sequence[Params] = [dict(zip(self.space, chosen, strict=True)) for chosen in product(*lists)]

@@ -279,7 +279,7 @@ class Charges:
 
     @property
     def _not_covered(self) -> tuple[str, ...]:
-        """What the guarantee does not cover, a sentence each, empty where it does not apply."""
+        """What the guarantee does not cover, as sentences, empty where it does not apply."""
         within, in_sum, several = self.unit.within_client, self._in_sum, self.units.clients > 0
         alone = PERSONS if self.unit is Unit.RECORD else "" if several else AT_SEVERAL.format(unit=self.unit)
         return (

@@ -12,7 +12,9 @@ from typing import Any, ClassVar, Self
 from tacit.core.prices import RECIPIENTS, Adjacency, Unit
 from tacit.errors import UserError, expect
 
-PERSONS = "A person with several records is protected as so many records, at one client or at several, and not as one."
+PERSONS = (
+    "A person with several records is protected as that many records, at one client or at several, and not as one."
+)
 AT_SEVERAL = "A {unit} with records at several clients is protected at each of them by itself, and not as one."
 IN_COMMON = "That a client takes part, and what its records have in common, is not protected."
 SIZES = "The number of {unit}s of every client is public: it decides at which rate its batches are drawn."
@@ -41,7 +43,7 @@ class _Claim(ABC):
         return not self.reason
 
     def excluding(self, *sentences: str) -> Self:
-        """The same guarantee with more that it does not cover, a sentence each; empty ones are left out."""
+        """The same guarantee with more that it does not cover, as sentences; empty ones are left out."""
         return replace(self, not_covered=(*self.not_covered, *filter(None, sentences)))
 
     def to_json(self) -> dict[str, object]:
@@ -85,7 +87,7 @@ class Guarantee(_Claim):
             often; None if the server is trusted, or no better protected against than anyone else.
         server_rounds: in how many rounds that client took part.
         honest_clients: how many honest clients must have added noise, if clients add it; None: not stated.
-        not_covered: what ε does not cover, a sentence each.
+        not_covered: what ε does not cover, as sentences.
         reason: why nothing is proved; empty if something is.
     """
 
@@ -182,7 +184,7 @@ class LeakageGuarantee(_Claim):
         rounds: the number of rounds it covers.
         unit: whose messages have noise added.
         adversary: against whom the unit is protected.
-        not_covered: what it does not cover, a sentence each.
+        not_covered: what it does not cover, as sentences.
         reason: why nothing is proved; empty if something is.
     """
 

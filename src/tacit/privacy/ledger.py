@@ -361,7 +361,7 @@ class Ledger:
             raise LedgerError(
                 f"{self.path} has charges for {other}s, and this run would charge {unit}s: each account would miss "
                 f"what the other released. Use a ledger of runs that protect {unit}s, or give all runs the same "
-                "patient=. Nothing was released."
+                "person=. Nothing was released."
             )
 
     def _check_terms(self, budget: Budget | None, accountant: Accountant | None) -> None:

@@ -13,12 +13,12 @@ from tacit.core import Budget, Method, Turnout
 from tacit.core.prices import ClientUnits, Release, Unit
 from tacit.errors import BudgetError, expect
 from tacit.privacy.accountants import Accountant, Accounting, Rdp, default_accountant, max_rounds
+from tacit.privacy.calibration import CohortSampling, bracket, enough_noise
 from tacit.privacy.cohorts import check_cohorts, failure
-from tacit.privacy.planning import CohortSampling, bracket, enough_noise
 from tacit.privacy.unit_accounting import Charge, UnitAccounting
 
 _T = TypeVar("_T")
-UNLIKELY = 0.01  # with which some client takes part more often than its noise is sized for
+UNLIKELY = 0.01  # with which some client takes part more often than its noise is calibrated for
 
 
 def charge_of(
@@ -110,7 +110,7 @@ def rounds_allowed(method: Method, units: ClientUnits) -> int:
 
 
 def _fits(method: Method, units: ClientUnits, accountant: Accountant | None, rounds: int) -> bool:
-    """Whether so many rounds are within the method's and within its budget."""
+    """Whether this many rounds are within the method's and within its budget."""
     budget = method.budget
     assert budget is not None  # without one, nobody asks
     if rounds > method.rounds:
@@ -127,7 +127,7 @@ def _releases(method: Method, population: int, rounds: int) -> Iterator[Release]
 
 
 def _after(method: Method, units: ClientUnits, rounds: int) -> UnitAccounting:
-    """Of units within clients: the accounting after so many rounds in which every client takes part."""
+    """Of units within clients: the accounting after this many rounds in which every client takes part."""
     once = UnitAccounting(units.unit).compose(charge_of(method, units, 0, range(len(units.sizes))))
     released = {
         client: Counter({release: times * rounds for release, times in each.items()})
@@ -146,12 +146,12 @@ def calibrate(method: Method, units: ClientUnits) -> Method:
         start = _noise_within(budget, method, units, often)
 
         def epsilon(noise: float) -> float:
-            return _after(method.sized(noise, unit), units, often).epsilon(budget.delta)
+            return _after(method.with_noise_multiplier(noise, unit), units, often).epsilon(budget.delta)
 
     else:
         population = len(units.sizes)
         check_cohorts(method, population)
-        one = method.sized(1.0, unit)
+        one = method.with_noise_multiplier(1.0, unit)
         accountant = accountant_for(one, population)
         release = replace(
             _noisy(release_of(one, population, 0), 0), distance=0.0, failure=0.0
@@ -159,10 +159,10 @@ def calibrate(method: Method, units: ClientUnits) -> Method:
         start = CohortSampling(method.sampler, population, release).noise_for(budget, method.rounds, accountant)
 
         def epsilon(noise: float) -> float:
-            releases = _releases(method.sized(noise, unit), population, method.rounds)
+            releases = _releases(method.with_noise_multiplier(noise, unit), population, method.rounds)
             return Accounting.of(accountant, releases).epsilon(budget.delta)
 
-    return method.sized(enough_noise(start, epsilon, budget), unit)
+    return method.with_noise_multiplier(enough_noise(start, epsilon, budget), unit)
 
 
 def planned_participations(method: Method, population: int) -> int:
@@ -179,19 +179,21 @@ def _noise_within(budget: Budget, method: Method, units: ClientUnits, often: int
 
     @cache
     def fast(noise: float) -> float:
-        found = _after(method.sized(noise, units.unit), _some(units, min(units.sizes), max(units.sizes)), often)
+        found = _after(
+            method.with_noise_multiplier(noise, units.unit), _some(units, min(units.sizes), max(units.sizes)), often
+        )
         composed = (Accounting.of(Rdp()).compose_all(each, 1) for each in found.released.values())
         return max(each.epsilon(budget.delta) for each in composed) - budget.epsilon
 
     start = float(brentq(fast, *bracket(fast, 1.0, 2.0), rtol=1e-3))
-    worst = _after(method.sized(start, units.unit), units, often).worst(budget.delta)
+    worst = _after(method.with_noise_multiplier(start, units.unit), units, often).worst(budget.delta)
     assert worst is not None
     assert worst.client is not None
     size = units.sizes[worst.client]
 
     @cache
     def tight(noise: float) -> float:
-        found = _after(method.sized(noise, units.unit), _some(units, size), often)
+        found = _after(method.with_noise_multiplier(noise, units.unit), _some(units, size), often)
         return found.epsilon(budget.delta) - budget.epsilon
 
     return float(brentq(tight, *bracket(tight, start, 1.1), rtol=1e-5))

@@ -129,12 +129,10 @@ class ClientState(Protocol):
 
     def to_bytes(self) -> bytes:
         """For storage between two messages."""
-        ...
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
         """The inverse of `to_bytes`; raises `ProtocolError` for other bytes."""
-        ...
 
 
 State = TypeVar("State", bound=ClientState)
@@ -199,7 +197,7 @@ class ReplyStatus(IntEnum):
     WRONG_SESSION = 5  # for another run, round, model, configuration, roster or enclave
     DUPLICATE = 6  # the first reply counts
     FORGED = 7  # not signed by its sender, or altered in transit
-    NOT_FINITE = 8  # contains NaN or infinity, or is longer than the method's reach
+    NOT_FINITE = 8  # contains NaN or infinity, or is longer than the method's max_row_norm
 
 
 def _counters() -> "defaultdict[Kind, Counter[int]]":
@@ -212,7 +210,7 @@ class Transcript(Generic[Kind]):
 
     Attributes:
         down: bytes sent to clients, by kind of message and client, as packed.
-        up: bytes received from clients, likewise.
+        up: bytes received from clients, too.
         rejected: rejected replies by reason.
         unresponsive: clients that were asked and sent no valid reply.
     """

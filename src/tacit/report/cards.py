@@ -56,7 +56,7 @@ class Card:
 
 
 def card(method: str | Method, args: Mapping[str, object] = MappingProxyType({})) -> Card:
-    """Return the card of a method: of a registered name or `FILE.py:FUNCTION` with these arguments, or of one's own.
+    """Return the card of a method: of a registered name or `FILE.py:FUNCTION` with these arguments, or of your own.
 
     Example:
         >>> card("fl-std").guarantee
@@ -141,8 +141,8 @@ def _record_event(method: Method) -> str:
     """What a round releases about one record of a client that takes part."""
     found = method.terms.prices[Unit.RECORD].accounted
     what = "for which nothing is proved" if found is None else _noise(found.release.loss)
-    if Unit.RECORD in method.terms.unsized:
-        what = "sized for the budget"
+    if Unit.RECORD in method.terms.uncalibrated:
+        what = "calibrated for the budget"
     released = "in every local step, a sum of clipped gradients over a Poisson batch of records"
     if method.terms.record_bound is not None:
         released = "a sum of all clients' clipped gradients over Poisson batches of records"
@@ -159,8 +159,8 @@ def _noise(loss: Gaussian | Zcdp) -> str:
 
 def _client_event(method: Method) -> str:
     cohorts = f"; cohorts: {method.sampler}"
-    if Unit.CLIENT in method.terms.unsized:
-        return f"a sum with Gaussian noise, sized for the budget{cohorts}"
+    if Unit.CLIENT in method.terms.uncalibrated:
+        return f"a sum with Gaussian noise, calibrated for the budget{cohorts}"
     price = _price(method)
     if price.leakage is not None:
         return f"every message, with noise added by its client ({method.mechanism}); no amplification by sampling"
@@ -174,7 +174,7 @@ def _describe(release: Release) -> str:
 
 def _price(method: Method, unit: Unit = Unit.CLIENT) -> UnitPrice:
     """The price of a round; for noise that the budget decides, that of noise multiplier 1."""
-    return method.sized(1.0).terms.prices[unit]
+    return method.with_noise_multiplier(1.0).terms.prices[unit]
 
 
 def _guarantee(method: Method) -> str:
@@ -184,7 +184,7 @@ def _guarantee(method: Method) -> str:
 
 
 OF_PERSONS = (
-    " Where the task says which records are one person's (patient), batches draw persons and the mean gradient of a "
+    " Where the task says which records are one person's (person), batches draw persons and the mean gradient of a "
     "person is clipped: all of this then holds for every person of every client, with all of its records there."
 )
 
@@ -224,13 +224,13 @@ def _client_guarantee(method: Method) -> str:
         return f"none: {price.reason}."
     if price.leakage is not None:
         return _metric_guarantee(price.leakage)
-    assert price.accounted is not None  # a price of noise multiplier 1 is sized
+    assert price.accounted is not None  # a price of noise multiplier 1 is calibrated
     release = price.accounted.release
     return _proved(method, release) + _secrecy(method, release)
 
 
 def _proved(method: Method, release: Release) -> str:
-    adjacency = method.sized(1.0).terms.adjacency
+    adjacency = method.with_noise_multiplier(1.0).terms.adjacency
     meaning = f"{adjacency.capitalize()}: {adjacency.meaning} The number of clients is public."
     if method.budget is None:
         return (
@@ -279,5 +279,5 @@ def _uncovered(method: Method) -> tuple[str, ...]:
         *((PERSONS, IN_COMMON) if method.terms.protects_records else ()),
         "Hyperparameters, clipping bounds among them, that were chosen by results on the same data are not covered.",
         "What was computed from the clients' rows before a run, such as ranges, is not covered; a run lists it.",
-        "With `--noise seeded`, noise protects only against those who do not know the seed.",
+        "With `--randomness seeded`, noise protects only against those who do not know the seed.",
     )

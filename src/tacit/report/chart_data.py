@@ -10,8 +10,8 @@ from tacit.report.labels import number, size
 from tacit.report.markup import Html, data, details, element, table
 from tacit.report.run_data import charged_epsilon, metric_names, thinned
 
-_MOST_POINTS = 1200  # of a line
-MOST_ROWS = 21  # of the table beside a chart
+_MAX_POINTS = 1200  # of a line
+MAX_ROWS = 21  # of the table beside a chart
 COLOUR_COUNT = 7  # of the style sheet: --c0 to --c6
 ChartValues = list[float | None]
 
@@ -90,7 +90,7 @@ class Chart:
     def _table(self) -> Html:
         which = [i for i in range(len(self.rounds)) if any(line.values[i] is not None for line in self.lines)]
         rows = [
-            [self.rounds[i], *(self._write(line.values[i]) for line in self.lines)] for i in thinned(which, MOST_ROWS)
+            [self.rounds[i], *(self._write(line.values[i]) for line in self.lines)] for i in thinned(which, MAX_ROWS)
         ]
         header = ["round", *(line.name for line in self.lines)]
         whole = table(f"{self.title}, by round", header, rows, numbers=len(header), hidden=True)
@@ -104,7 +104,7 @@ class Chart:
 
 def run_charts(reports: Sequence[Report], budget: float | None) -> list[Chart]:
     """The charts of a run: its metrics, ε or leakage, and bytes."""
-    shown = thinned(reports, _MOST_POINTS)
+    shown = thinned(reports, _MAX_POINTS)
     rounds = [report.round for report in shown]
     names = metric_names(report.metrics for report in reports)
     charts = [_metric_chart(name, names, shown) for name in names if not _is_variant(name, names)]

@@ -115,9 +115,9 @@ def draw_error_bars(title: str, caption: str, series: Sequence[ErrorBars], x_lab
     height = ABOVE + PANEL + BELOW
     figure = new_figure(WIDTH, height)
     panel = figure.add_axes((0.115, BELOW / height, 0.7, PANEL / height))
-    reach = max((float(line.x.max()) for line in series), default=1.0) or 1.0
+    width = max((float(line.x.max()) for line in series), default=1.0) or 1.0
     for position, line in enumerate(series):
-        shift = (position - (len(series) - 1) / 2) * SHIFT * reach
+        shift = (position - (len(series) - 1) / 2) * SHIFT * width
         colour = COLOURS[position % len(COLOURS)]
         panel.errorbar(line.x + shift, line.mean, line.deviation, label=line.name, capsize=3, color=colour, marker="o")
     panel.set_xlabel(x_label, color=INK)

@@ -18,7 +18,7 @@ GRAPHS = {"onnx": as_onnx, "torch-export": as_program}
 
 def write_log(run: RunData, log: RoundLog) -> None:
     """Write the rounds of a run that a log does not have yet."""
-    log.check(run.path)
+    log.validate(run.path)
     try:
         with closing(log.open(LogHeader.of(run.manifest, run.path))) as writer:
             writer.write(run.reports)

@@ -31,7 +31,7 @@ from tacit.runs.directory import GUARANTEE
 
 HOST = "127.0.0.1"
 SECONDS_BETWEEN_SIGNS = 10.0  # of life, on a connection without news
-MOST_LISTENERS = 32  # connections that wait for news
+MAX_LISTENERS = 32  # connections that wait for news
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; "
     "frame-ancestors 'none'"
@@ -53,7 +53,7 @@ class LiveServer(ThreadingHTTPServer):
     def __init__(self, watcher: RunWatcher, port: int = 0) -> None:
         self.watcher = watcher
         self.secret = secrets.token_urlsafe(24)
-        self.listeners = threading.BoundedSemaphore(MOST_LISTENERS)
+        self.listeners = threading.BoundedSemaphore(MAX_LISTENERS)
         ThreadingHTTPServer.__init__(self, (HOST, port), _Handler)
 
     @property

@@ -38,7 +38,7 @@ class MlflowLog:
     label: ClassVar[str] = "MLflow"
     option: ClassVar[str] = "mlflow"
 
-    def check(self, directory: Path | None) -> None:
+    def validate(self, directory: Path | None) -> None:
         need(["mlflow"], "mlflow", self.label)
         try:
             self._client().get_experiment_by_name(self.experiment)

@@ -296,7 +296,9 @@ def _settings(run: RunData) -> Html:
     given |= {f"task: {key}": value for key, value in (manifest.task.args or {}).items()}
     given |= {
         "seed": manifest.seed,
-        "noise": "from a secret key" if manifest.noise == "secret" else "seeded: can be repeated and protects nobody",
+        "randomness": "from a secret key"
+        if manifest.randomness == "secret"
+        else "seeded: can be repeated and protects nobody",
         "evaluated": "every round" if manifest.evaluate_every == 1 else f"every {manifest.evaluate_every} rounds",
         "device": manifest.device,
         "loss": manifest.task.loss,
@@ -319,7 +321,7 @@ def _repeat(run: RunData) -> Html:
         return join([words, element("pre", run.manifest.method.canonical)])
     exact = (
         "The noise is seeded: the same versions on the same type of processor give bitwise the same result."
-        if run.manifest.noise == "seeded"
+        if run.manifest.randomness == "seeded"
         else "Cohorts and noise come from a new secret key each time, so that results differ slightly. That is "
         "intended: noise that can be repeated can be subtracted."
     )

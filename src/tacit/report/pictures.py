@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 TILE, LEFT, TITLE, MARGIN = 0.5, 2.2, 0.55, 0.15  # inches: an image of a strip, and the space around all strips
-MOST_IMAGES = 12  # of a strip that are drawn
+MAX_IMAGES = 12  # of a strip that are drawn
 NARROWEST = 6.0  # inches
 _SIDE, _GAP = 1.45, 0.35  # inches: a map, and the space between two
 
@@ -83,7 +83,7 @@ class ValueMap:
 
 def draw_gallery(title: str, gallery: Gallery) -> bytes:
     """Draw the strips below each other, with their names to the left."""
-    columns = min(max(strip.shape[0] for strip in gallery.strips), MOST_IMAGES)
+    columns = min(max(strip.shape[0] for strip in gallery.strips), MAX_IMAGES)
     width = max(LEFT + columns * TILE + 0.1, NARROWEST)
     height = TITLE + len(gallery.strips) * TILE + MARGIN
     figure = new_figure(width, height)
@@ -114,7 +114,7 @@ def _draw_strip(figure: "Figure", strip: Strip, bottom: float) -> None:
     middle = (bottom + TILE / 2) / height
     figure.text((LEFT - 0.12) / width, middle, strip.name, size=9, color=INK, ha="right", va="center")
     figure.text(LEFT / width, middle, strip.note, size=9, color=INK, va="center", style="italic")
-    for column, image in enumerate(strip.images[:MOST_IMAGES]):
+    for column, image in enumerate(strip.images[:MAX_IMAGES]):
         side = 0.94 * TILE
         axes = figure.add_axes(((LEFT + column * TILE) / width, bottom / height, side / width, side / height))
         axes.imshow(image if image.shape[2] == 3 else image[:, :, 0], cmap="gray", vmin=0, vmax=255)

@@ -21,10 +21,10 @@ from tacit.runs import guarantee_file
 from tacit.runs.bandwidth import Bandwidth
 from tacit.runs.directory import GUARANTEE, MANIFEST, read_manifest, read_rounds
 from tacit.runs.manifest import Manifest
-from tacit.runs.records import final_metrics, guarantees_of
+from tacit.runs.run import final_metrics, guarantees_of
 
 ERRORS = ("loss", "rmse")  # metrics of which less is better
-MOST_FOLDERS = 10_000  # that are searched for runs
+MAX_FOLDERS = 10_000  # that are searched for runs
 _T = TypeVar("_T")
 
 
@@ -128,7 +128,7 @@ class RunData:
             charges,
             LeakageAccounting.of(method, task.parameters, task.clients, self.reports),
             not_covered=task.not_covered,
-            seeded=self.manifest.noise == "seeded",
+            seeded=self.manifest.randomness == "seeded",
         )
 
     def _so_far(self, unit: Unit, found: Guarantee | LeakageGuarantee) -> Guarantee | LeakageGuarantee:
@@ -156,7 +156,7 @@ class RunData:
         for flag, args in (("--set", manifest.method.args), ("--task-set", manifest.task.args)):
             if args:
                 words += [flag, *(f"{key}={_as_option(value)}" for key, value in args.items())]
-        words += ["--seed", str(manifest.seed), "--noise", manifest.noise]
+        words += ["--seed", str(manifest.seed), "--randomness", manifest.randomness]
         if manifest.evaluate_every != 1:
             words += ["--evaluate-every", str(manifest.evaluate_every)]
         if manifest.waves != "fitting":
@@ -168,7 +168,7 @@ def find_runs(folder: Path) -> list[Path]:
     """The directories of runs in a folder and below it, in order; the folder itself, if it is one."""
     found: list[Path] = []
     waiting, seen = [folder], 0
-    while waiting and seen < MOST_FOLDERS:
+    while waiting and seen < MAX_FOLDERS:
         each, seen = waiting.pop(), seen + 1
         if (each / MANIFEST).is_file():
             found.append(each)

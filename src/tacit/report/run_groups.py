@@ -11,7 +11,7 @@ from tacit.report.chart_data import COLOUR_COUNT, Chart, ChartLine, ChartValues,
 from tacit.report.intervals import Interval
 from tacit.report.run_data import RunData, charged_epsilon, metric_names, thinned
 
-_MOST_POINTS = 400
+_MAX_POINTS = 400
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,7 +148,7 @@ def group_charts(groups: Sequence[RunGroup]) -> list[Chart]:
     """Every metric over rounds, the mean of each group with its interval, and ε."""
     names = metric_names(dict.fromkeys(group.metrics, 0.0) for group in groups)
     rounds = sorted({report.round for group in groups for run in group.runs for report in run.reports})
-    shown = thinned(rounds, _MOST_POINTS)
+    shown = thinned(rounds, _MAX_POINTS)
     charts = []
     for name in names:
         lines = [_group_line(group, name, shown, f"--c{i % COLOUR_COUNT}") for i, group in enumerate(groups)]
@@ -190,7 +190,7 @@ def _key(run: RunData) -> str:
     manifest = run.manifest
     task = replace(manifest.task, not_covered=())
     return repr(
-        (manifest.method.canonical, task, manifest.device, manifest.evaluate_every, manifest.noise, manifest.waves)
+        (manifest.method.canonical, task, manifest.device, manifest.evaluate_every, manifest.randomness, manifest.waves)
     )
 
 
@@ -213,7 +213,7 @@ def _settings(run: RunData) -> Mapping[str, str]:
     own = {
         key: json.dumps(value, ensure_ascii=False, default=str).strip('"') for key, value in {**task, **method}.items()
     }
-    return {**own, "noise-key": run.manifest.noise} if run.manifest.noise == "seeded" else own
+    return {**own, "noise-key": run.manifest.randomness} if run.manifest.randomness == "seeded" else own
 
 
 def _weakness(guarantee: Guarantee | LeakageGuarantee) -> tuple[bool, float]:

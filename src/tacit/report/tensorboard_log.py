@@ -33,7 +33,7 @@ class TensorBoardLog:
     label: ClassVar[str] = "TensorBoard"
     option: ClassVar[str] = "tensorboard"
 
-    def check(self, directory: Path | None) -> None:
+    def validate(self, directory: Path | None) -> None:
         need(["tensorboard"], "tensorboard", self.label)
         if directory is None and self.folder is None:
             raise UserError("Expected a folder for TensorBoard, because the run has no directory. Give folder or out.")

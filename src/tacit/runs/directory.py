@@ -219,7 +219,7 @@ class RunDirectory:
 
     def _read_key(self) -> None:
         """Read the secret of a run that is not finished, and erase what the checkpoint made needless."""
-        if self.manifest.noise == "seeded":
+        if self.manifest.randomness == "seeded":
             return
         if (self.path / MODEL).exists():  # all rounds are done
             self._erase_key()

@@ -10,7 +10,7 @@ function runs only if the user named it or trusts the file that names it.
     method = "fl-std"
     task = "fashion-mnist"
     seeds = [0, 1, 2]         # or seed = 0
-    noise = "seeded"          # reproducible, for simulations; by default secret
+    randomness = "seeded"          # reproducible, for simulations; by default secret
 
     [args]                    # of the method's factory
     rounds = 50
@@ -46,7 +46,7 @@ class ExperimentTable(Struct, frozen=True, kw_only=True, rename="kebab"):
     task: str | UnsetType = UNSET
     seed: int | UnsetType = UNSET
     seeds: tuple[int, ...] | UnsetType = UNSET
-    noise: Literal["secret", "seeded"] = "secret"
+    randomness: Literal["secret", "seeded"] = "secret"
     args: Mapping[str, object] = msgspec.field(default_factory=dict)
     task_args: Mapping[str, object] = msgspec.field(default_factory=dict)
 
@@ -58,7 +58,7 @@ class Experiment:
     The factories' signatures are the schema: `build_method` and `build_task` raise a `UserError` that names the
     factory, the wrong key and the most similar valid one.
 
-    `named_in` is the file that names the task, if it is `FILE.py:FUNCTION`, and `method_named_in` likewise for the
+    `named_in` is the file that names the task, if it is `FILE.py:FUNCTION`, and `method_named_in` the same for the
     method: code that only a file names is not run. Empty: the user named it, or trusts the file.
     """
 
@@ -67,7 +67,7 @@ class Experiment:
     args: Options = field(default_factory=dict)
     task_args: Options = field(default_factory=dict)
     seeds: tuple[int, ...] = (0,)
-    noise: Literal["secret", "seeded"] = "secret"
+    randomness: Literal["secret", "seeded"] = "secret"
     named_in: str = ""
     method_named_in: str = ""
 
@@ -83,9 +83,9 @@ class Experiment:
 
     def check_names(self) -> None:
         """Raise `UserError` if method, task or one of their arguments does not exist. Imports none of them."""
-        methods.check(self.method, self.args)
+        methods.validate(self.method, self.args)
         if file_reference(self.task, "task") is None:
-            tasks.check(self.task, self.task_args)
+            tasks.validate(self.task, self.task_args)
 
     def build_method(self) -> "Method":
         self.check_trust()
@@ -171,7 +171,7 @@ def experiment_of(given: ExperimentTable, label: str) -> Experiment:
         args=flat_args(given.args),
         task_args={**default_task_args(default_task, task), **given.task_args},
         seeds=_seeds(given, label),
-        noise=given.noise,
+        randomness=given.randomness,
         named_in=label if file_reference(task, "task") else "",
         method_named_in=label if file_reference(given.method, "method") else "",
     )

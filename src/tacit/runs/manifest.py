@@ -14,7 +14,7 @@ from typing import Literal, Self
 import torch
 
 from tacit import __version__
-from tacit.core import Method, Noise
+from tacit.core import Method, Randomness
 from tacit.core.plain_form import canonical
 from tacit.core.prices import ClientUnits, Unit
 from tacit.core.schema import Options
@@ -73,7 +73,7 @@ class TaskEntry:
         loss: the loss's `repr`.
         data: a digest of all samples, including held-out ones, and of who owns them, with the key of their owner
             (`data_key`).
-        not_covered: what no guarantee of a run on the task covers, a sentence each.
+        not_covered: what no guarantee of a run on the task covers, as sentences.
         sizes: the number of records of every client, if what is guaranteed depends on it; otherwise empty.
         unit: whose number `sizes` are: that of records, or of persons where the task says whose records are whose.
         clients_per_person: at how many clients one person has records, at most, if that is known; otherwise 0.
@@ -143,7 +143,7 @@ class Manifest:
     evaluate_every: int
     versions: Mapping[str, str]
     caveat: str = ""
-    noise: Noise = "seeded"
+    randomness: Randomness = "seeded"
     waves: Waves = "fitting"
     key: str = ""
     format: int = MANIFEST_FORMAT
@@ -221,7 +221,7 @@ class Manifest:
             "seed": self.seed,
             "device": self.device,
             "evaluate_every": self.evaluate_every,
-            "noise": self.noise,
+            "randomness": self.randomness,
             "waves": self.waves,
         }
 

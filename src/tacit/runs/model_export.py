@@ -130,7 +130,7 @@ def encoding_beside(path: Path) -> Path:
 
 
 def choose_model(count: int, number: int | None, how: str) -> int:
-    """The number of the model that is exported, of so many; `how` says how one is chosen."""
+    """The number of the model that is exported, of this many; `how` says how one is chosen."""
     if number is None and count > 1:
         raise UserError(f"Expected one model, but the run trained {count}. Choose one of 0 to {count - 1} with {how}.")
     if not 0 <= (number or 0) < count:

@@ -11,8 +11,8 @@ from tacit.core.prices import Gaussian, Release, Unit, check_delta, check_rounds
 from tacit.errors import UserError, expect
 from tacit.pieces.samplers import Everyone, FixedSize, Growing, Poisson
 from tacit.privacy.accountants import MAX_FOUND_ROUNDS, Accountant, accountant_by_name
+from tacit.privacy.calibration import CohortSampling, check_noise
 from tacit.privacy.guarantee import delta_warning
-from tacit.privacy.planning import CohortSampling, check_noise
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +77,7 @@ class NoiseQuestion:
 
     @property
     def warning(self) -> str | None:
-        """Why δ is too large for so many units; None: it is not, or they are not known."""
+        """Why δ is too large for this many units; None: it is not, or they are not known."""
         units = self._units
         return None if units is None else delta_warning(self.delta, units, Unit(self.unit))
 

@@ -35,7 +35,7 @@ class Predictions:
     Attributes:
         others: the columns of the table that are not inputs, such as ids, as they are written.
         predicted: by column, what the model says of each row.
-        remarks: what of the table was lost when it was encoded, a sentence each.
+        remarks: what of the table was lost when it was encoded, as sentences.
     """
 
     others: Mapping[str, Sequence[str]]

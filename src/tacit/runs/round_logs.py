@@ -21,7 +21,7 @@ from tacit.core import Report
 from tacit.errors import expect
 from tacit.runs.directory import read_manifest
 from tacit.runs.manifest import Manifest
-from tacit.runs.records import Run
+from tacit.runs.run import Run
 
 _LONGEST = 500  # characters of a parameter
 
@@ -48,7 +48,7 @@ class LogHeader:
     def of(cls, manifest: Manifest, directory: Path | None) -> Self:
         """The header of the run in a directory, or of one without files."""
         method, task = manifest.method, manifest.task
-        given = {"method": method.name, "task": task.name, "seed": manifest.seed, "noise": manifest.noise}
+        given = {"method": method.name, "task": task.name, "seed": manifest.seed, "randomness": manifest.randomness}
         given |= {f"method.{key}": value for key, value in (method.args or {}).items()}
         where = secrets.token_hex() if directory is None else str(directory.resolve())
         return cls(
@@ -65,15 +65,12 @@ class RoundWriter(Protocol):
 
     def write(self, reports: Sequence[Report]) -> None:
         """Write those of these rounds that the log does not have yet."""
-        ...
 
     def finish(self, guarantee: str) -> None:
         """The run has ended: write what is proved about privacy."""
-        ...
 
     def close(self) -> None:
         """Close the log; nothing is written after this."""
-        ...
 
 
 @runtime_checkable
@@ -91,13 +88,11 @@ class RoundLog(Protocol):
     @property
     def option(self) -> str: ...
 
-    def check(self, directory: Path | None) -> None:
+    def validate(self, directory: Path | None) -> None:
         """Raise `UserError` if runs of this directory cannot be logged; called before any training."""
-        ...
 
     def open(self, header: LogHeader) -> RoundWriter:
         """The log of a run, which may have rounds from before."""
-        ...
 
 
 def columns(report: Report) -> dict[str, float | None]:
@@ -157,7 +152,7 @@ def logged(steps: Generator[Run], logs: Sequence[RoundLog], directory: Path | No
     """
     for log in logs:
         expect(isinstance(log, RoundLog), f"a log such as tacit.TensorBoardLog(), got {log!r}")
-        log.check(directory)
+        log.validate(directory)
     followers = [_Follower(log) for log in logs]
     return _followed(steps, followers) if followers else steps
 
@@ -190,7 +185,7 @@ class _Follower:
         if new and not self._failed:
             with self._attempt(run):
                 if self._writer is None:  # with the key that the run's directory names
-                    manifest = run.plan.manifest if run.directory is None else read_manifest(run.directory)
+                    manifest = run.spec.manifest if run.directory is None else read_manifest(run.directory)
                     self._writer = self._log.open(LogHeader.of(manifest, run.directory))
                 self._writer.write(new)
         self._seen = len(run.history)

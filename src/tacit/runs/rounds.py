@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, ClassVar, Protocol
 
 import torch
 
-from tacit.core import Budget, KeySource, Method, Noise, Report, SecretKeys, SeededKeys, State
+from tacit.core import Budget, KeySource, Method, Randomness, Report, SecretKeys, SeededKeys, State
 from tacit.core.keys import Ratchet
 from tacit.core.prices import Unit
 from tacit.core.worker_choice import Waves, Workers
@@ -22,7 +22,7 @@ from tacit.data import Task
 from tacit.engine.simulation import draw
 from tacit.errors import BudgetError, TooFewClientsError, TrainingError, UserError
 from tacit.runs.manifest import Manifest
-from tacit.runs.records import Plan, Run
+from tacit.runs.run import Run, RunSpec
 
 if TYPE_CHECKING:
     from tacit.privacy.accountants import Accountant
@@ -40,48 +40,43 @@ class RoundSource(Protocol):
     @property
     def checkpoints_every_round(self) -> bool:
         """Whether every round is followed by a checkpoint, because repeating one is costly."""
-        ...
 
     def keys(self, ratchet: Ratchet | None) -> KeySource:
         """The keys of the rounds to come; `ratchet` is the run's secret, None if its noise is seeded."""
-        ...
 
     def ready(self) -> None:
         """Wait until a round can begin, before it is charged; raises `TooFewClientsError` if none can."""
-        ...
 
     def rounds(self, state: State, last: int, keys: KeySource) -> Generator[tuple[State, Report]]:
         """The rounds from this state on, up to number `last`; `TooFewClientsError` if one ends without a sum."""
-        ...
 
     def retry(self) -> KeySource | None:
         """Keys for another attempt at a round that ended without a sum; None: the run ends there."""
-        ...
 
 
 @dataclass(frozen=True)
 class Simulated:
-    """The rounds of a plan's simulation, which ends where a round ends without a sum: a repetition would do the same.
+    """The rounds of a spec's simulation, which ends where a round ends without a sum: a repetition would do the same.
 
     Attributes:
-        plan: what is run.
+        spec: what is run.
         workers: worker processes; None: one per processor; `ray`, `ray:4`, `ray://host:port`: actors of a Ray cluster.
     """
 
-    plan: Plan
+    spec: RunSpec
     workers: Workers = None
     checkpoints_every_round: ClassVar[bool] = False
 
     def keys(self, ratchet: Ratchet | None) -> KeySource:
-        seed = self.plan.seed
-        return SeededKeys(seed) if self.plan.noise == "seeded" else SecretKeys(seed, ratchet)
+        seed = self.spec.seed
+        return SeededKeys(seed) if self.spec.randomness == "seeded" else SecretKeys(seed, ratchet)
 
     def ready(self) -> None:
         """A simulation always is."""
 
     def rounds(self, state: State, last: int, keys: KeySource) -> Generator[tuple[State, Report]]:
-        every = self.plan.evaluate_every
-        return self.plan.simulation.rounds(state, workers=self.workers, evaluate_every=every, last=last, keys=keys)
+        every = self.spec.evaluate_every
+        return self.spec.simulation.rounds(state, workers=self.workers, evaluate_every=every, last=last, keys=keys)
 
     def retry(self) -> None:
         return None
@@ -96,7 +91,7 @@ def rounds(
     device: str = "cpu",
     evaluate_every: int = 1,
     ledger: Path | str | None = None,
-    noise: Noise = "secret",
+    randomness: Randomness = "secret",
     waves: Waves = "fitting",
 ) -> Generator[tuple[State, Report]]:
     """Train a task's model with a method, round by round, charged and stopped exactly as by `train`.
@@ -120,15 +115,21 @@ def rounds(
         >>> len(epsilons), round(epsilons[-1], 2)
         (14, 2.89)
     """
-    plan = Plan(
-        method=method, task=task, seed=seed, device=device, evaluate_every=evaluate_every, noise=noise, waves=waves
+    spec = RunSpec(
+        method=method,
+        task=task,
+        seed=seed,
+        device=device,
+        evaluate_every=evaluate_every,
+        randomness=randomness,
+        waves=waves,
     )
-    _ = plan.simulation  # what does not fit the task is refused here, not at the first round
-    return _states(plan, Simulated(plan, workers), None if ledger is None else Path(ledger))
+    _ = spec.simulation  # what does not fit the task is refused here, not at the first round
+    return _states(spec, Simulated(spec, workers), None if ledger is None else Path(ledger))
 
 
-def _states(plan: Plan, source: RoundSource, ledger: Path | None) -> Generator[tuple[State, Report]]:
-    with closing(unrecorded(plan, source, ledger)) as runs:
+def _states(spec: RunSpec, source: RoundSource, ledger: Path | None) -> Generator[tuple[State, Report]]:
+    with closing(unrecorded(spec, source, ledger)) as runs:
         next(runs)  # the run as it starts
         for run in runs:
             if run.diverged:  # the last state was yielded before
@@ -136,10 +137,10 @@ def _states(plan: Plan, source: RoundSource, ledger: Path | None) -> Generator[t
             yield run.state, run.history[-1]
 
 
-def unrecorded(plan: Plan, source: RoundSource, ledger: Path | None) -> Generator[Run]:
+def unrecorded(spec: RunSpec, source: RoundSource, ledger: Path | None) -> Generator[Run]:
     """A run without files: as it starts, and after every round."""
-    run, ratchet = Run.begin(plan, plan.simulation.initial_state), new_ratchet(plan)
-    name = "" if ledger is None else keyed_manifest(plan, ratchet).run
+    run, ratchet = Run.begin(spec, spec.simulation.initial_state), new_ratchet(spec)
+    name = "" if ledger is None else keyed_manifest(spec, ratchet).run
     with open_charges(run, ledger, name) as begun:
         yield from charged_rounds(begun, source, source.keys(ratchet))
 
@@ -197,7 +198,7 @@ def _reserved(run: Run, keys: KeySource) -> Run:
 
     Where an enclave draws the cohort, all clients are charged: nobody is shown whom it draws before.
     """
-    method, population, index = run.plan.method, len(run.plan.task.population), run.state.round
+    method, population, index = run.spec.method, len(run.spec.task.population), run.state.round
     drawn, cohort = keys.keys(index), list[int]()
     if any(unit.within_client for unit in run.charges):
         by_enclave = method.channel.messages_seen_by == "enclave"
@@ -245,7 +246,7 @@ def open_charges(
         noted: heads of ledgers that were noted earlier, and where: the ledger must continue those that are its own.
         limit: the ε of a new ledger where the method has no budget; None: it must have one.
     """
-    method = run.plan.method
+    method = run.spec.method
     if not method.terms.accounted:
         if ledger is not None:
             by_client = "d-privacy is accounted for each client separately"
@@ -258,7 +259,7 @@ def open_charges(
         return
     from tacit.privacy.ledger import Ledger
 
-    with Ledger.open(ledger, *(() if ledger.exists() else _terms(run.plan, limit))) as opened:
+    with Ledger.open(ledger, *(() if ledger.exists() else _terms(run.spec, limit))) as opened:
         for where, head in noted:
             if head.ledger == opened.head.ledger:
                 opened.check_continues(head, where)
@@ -269,26 +270,26 @@ def _begin(run: Run, ledger: "Ledger | None" = None, name: str = "") -> Run:
     """The run with the charges of its rounds so far, for every unit that is accounted for."""
     from tacit.privacy.charging import begin_charges
 
-    method, population = run.plan.method, run.plan.task.population
+    method, population = run.spec.method, run.spec.task.population
     within = population.client_units if Unit.RECORD in method.terms.accounted else None
     return replace(run, charges=begin_charges(method, len(population), within, run.history, ledger, name))
 
 
-def _terms(plan: Plan, limit: float | None) -> "tuple[Budget | None, Accountant | None]":
+def _terms(spec: RunSpec, limit: float | None) -> "tuple[Budget | None, Accountant | None]":
     """Budget and accountant of a new ledger."""
     from tacit.privacy.planned_charges import accountant_for
 
-    method = plan.method
+    method = spec.method
     budget = method.budget if method.budget is not None or limit is None else Budget(limit, method.delta)
     of_clients = Unit.CLIENT in method.terms.accounted
-    return budget, accountant_for(method, len(plan.task.population)) if of_clients else None
+    return budget, accountant_for(method, len(spec.task.population)) if of_clients else None
 
 
-def new_ratchet(plan: Plan) -> Ratchet | None:
+def new_ratchet(spec: RunSpec) -> Ratchet | None:
     """A new secret for a run; None if its noise is seeded."""
-    return Ratchet.fresh() if plan.noise == "secret" else None
+    return Ratchet.fresh() if spec.randomness == "secret" else None
 
 
-def keyed_manifest(plan: Plan, ratchet: Ratchet | None) -> Manifest:
+def keyed_manifest(spec: RunSpec, ratchet: Ratchet | None) -> Manifest:
     """The manifest of a new run, which names the run's secret key."""
-    return plan.manifest if ratchet is None else replace(plan.manifest, key=ratchet.key.digest)
+    return spec.manifest if ratchet is None else replace(spec.manifest, key=ratchet.key.digest)

@@ -11,12 +11,11 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from tacit.core import Method, Noise, Report, State, files
+from tacit.core import Method, Randomness, Report, State, files
 from tacit.core.worker_choice import Waves, Workers
 from tacit.data import Task
 from tacit.errors import RunError, StorageError, UserError, expect
 from tacit.runs.directory import TABLE, RunDirectory
-from tacit.runs.records import Plan, Run
 from tacit.runs.round_logs import RoundLog, logged, rounds_csv
 from tacit.runs.rounds import (
     NO_LIMIT,
@@ -28,6 +27,7 @@ from tacit.runs.rounds import (
     open_charges,
     unrecorded,
 )
+from tacit.runs.run import Run, RunSpec
 
 
 def train(
@@ -41,7 +41,7 @@ def train(
     out: Path | str | None = None,
     resume: bool = False,
     ledger: Path | str | None = None,
-    noise: Noise = "secret",
+    randomness: Randomness = "secret",
     waves: Waves = "fitting",
     on_round: Callable[[State, Report], object] | None = None,
     logs: Sequence[RoundLog] = (),
@@ -49,7 +49,7 @@ def train(
     """Train a task's model with a method, for the method's number of rounds.
 
     Args:
-        method: what clients and server do, and for how many rounds; noise that is not given is sized from its budget.
+        method: what clients and server do, and for how many rounds; noise that is not given follows from its budget.
         task: the model and the data.
         seed: decides what may be public: initial weights, masks, what is learnt from public data.
         workers: worker processes; None: one per processor; `ray`, `ray:4`, `ray://host:port`: actors of a Ray cluster.
@@ -58,9 +58,9 @@ def train(
         out: the run's directory, for its manifest, rounds, checkpoint and model; None: no files.
         resume: continue the run that an interrupted call left in `out`.
         ledger: a privacy ledger that several runs on the same data charge; None: a ledger of the run's own in `out`.
-        noise: `secret`: cohorts, batches and noise come from a fresh key of the operating system; `seeded`: they derive
-            from the seed, and equal seeds give bitwise equal results, for any number of workers. Whoever knows the seed
-            can then subtract the noise, and the guarantee says so.
+        randomness: `secret`: cohorts, batches and noise come from a fresh key of the operating system; `seeded`: they
+            derive from the seed, and equal seeds give bitwise equal results, for any number of workers. Whoever knows
+            the seed can then subtract the noise, and the guarantee says so.
         waves: `fitting`: clients are trained together, in waves that fit the cache; `single`: one at a time, as at
             sites, which is slower and ends bitwise where a federation with the same secrets ends.
         on_round: called with the state and the report after every round; if it returns True, training stops there, and
@@ -81,11 +81,17 @@ def train(
         (Linear(in_features=3, out_features=2, bias=True), 2, 408)
     """
     expect(on_round is None or callable(on_round), f"on_round to be a function of state and report, got {on_round!r}")
-    plan = Plan(
-        method=method, task=task, seed=seed, device=device, evaluate_every=evaluate_every, noise=noise, waves=waves
+    spec = RunSpec(
+        method=method,
+        task=task,
+        seed=seed,
+        device=device,
+        evaluate_every=evaluate_every,
+        randomness=randomness,
+        waves=waves,
     )
     directory, shared = (None if path is None else Path(path) for path in (out, ledger))
-    follower = follow(plan, workers=workers, out=directory, resume=resume, ledger=shared)
+    follower = follow(spec, workers=workers, out=directory, resume=resume, ledger=shared)
     with closing(logged(follower, logs, directory)) as steps:
         if on_round is None:
             (run,) = deque(steps, maxlen=1)
@@ -103,7 +109,7 @@ def _until(steps: Generator[Run], on_round: Callable[[State, Report], object]) -
 
 
 def follow(
-    plan: Plan,
+    spec: RunSpec,
     *,
     workers: Workers = None,
     out: Path | None = None,
@@ -111,39 +117,39 @@ def follow(
     ledger: Path | None = None,
     source: RoundSource | None = None,
 ) -> Generator[Run]:
-    """Run a plan; yields the run as it starts and after every round.
+    """Run a spec; yields the run as it starts and after every round.
 
     Stopping early (an interrupt, or closing this generator) leaves a checkpoint in the directory.
 
     Args:
-        plan: what is run.
+        spec: what is run.
         workers: who works in a simulation, as in `train`.
         out: the run's directory; None: no files.
         resume: continue the run in that directory.
         ledger: a privacy ledger that several runs charge; None: a ledger of the run's own.
-        source: who plays the rounds; None: the plan's simulation.
+        source: who plays the rounds; None: the spec's simulation.
     """
-    source = source or Simulated(plan, workers)
+    source = source or Simulated(spec, workers)
     if out is None:
         if resume:
             raise UserError("Expected the directory of the run to resume. Give it as out.")
-        yield from unrecorded(plan, source, ledger)
+        yield from unrecorded(spec, source, ledger)
         return
     if resume:
         directory = RunDirectory.open(out)
     else:
-        ratchet = new_ratchet(plan)
-        directory = RunDirectory.create(out, keyed_manifest(plan, ratchet), ratchet, plan.task.encoding)
+        ratchet = new_ratchet(spec)
+        directory = RunDirectory.create(out, keyed_manifest(spec, ratchet), ratchet, spec.task.encoding)
     with closing(directory):
-        directory.manifest.check_same(plan.manifest, out)
-        yield from _recorded(plan, directory, source, ledger)
+        directory.manifest.check_same(spec.manifest, out)
+        yield from _recorded(spec, directory, source, ledger)
 
 
-def _recorded(plan: Plan, directory: RunDirectory, source: RoundSource, ledger: Path | None) -> Generator[Run]:
+def _recorded(spec: RunSpec, directory: RunDirectory, source: RoundSource, ledger: Path | None) -> Generator[Run]:
     """The same, with every round recorded in the directory."""
-    run = Run.begin(plan, _start(plan, directory), directory.history, directory.path)
+    run = Run.begin(spec, _start(spec, directory), directory.history, directory.path)
     try:
-        own = directory.ledger_for(plan.method, repeats=source.checkpoints_every_round)
+        own = directory.ledger_for(spec.method, repeats=source.checkpoints_every_round)
         name, limit = directory.manifest.run, NO_LIMIT if ledger is None else None
         with open_charges(run, ledger or own, name, directory.noted_heads(), limit) as begun:
             run = begun
@@ -169,22 +175,22 @@ def _recorded(plan: Plan, directory: RunDirectory, source: RoundSource, ledger: 
         raise
 
 
-def _start(plan: Plan, directory: RunDirectory) -> State:
+def _start(spec: RunSpec, directory: RunDirectory) -> State:
     """The state to start from; a run that cannot start leaves no files."""
     if directory.state is not None:
-        _check_fits(plan, directory)
+        _check_fits(spec, directory)
         return directory.state
     try:
-        return plan.simulation.initial_state
+        return spec.simulation.initial_state
     except BaseException:
         directory.discard()
         raise
 
 
-def _check_fits(plan: Plan, directory: RunDirectory) -> None:
+def _check_fits(spec: RunSpec, directory: RunDirectory) -> None:
     """Raise `RunError` if the checkpoint is that of another model, whatever the manifest says."""
     assert directory.state is not None, "the run is resumed"
-    dim, models, found = plan.simulation.layout.dim, plan.method.aggregator.models, directory.state.weights
+    dim, models, found = spec.simulation.layout.dim, spec.method.aggregator.models, directory.state.weights
     expected = (dim,) if models == 1 else (models, dim)
     if tuple(found.shape) != expected or not found.is_floating_point() or not bool(torch.isfinite(found).all()):
         raise RunError(

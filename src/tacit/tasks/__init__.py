@@ -6,12 +6,12 @@ The catalogue can be read without importing PyTorch; models are imported when on
 import importlib
 from typing import TYPE_CHECKING
 
-from tacit.tasks.catalog import TASKS, check, make_task
+from tacit.tasks.catalog import TASKS, make_task, validate
 
 if TYPE_CHECKING:
     from tacit.tasks.models import MODELS, find_model, with_group_norm, with_local_batch_norm
 
-__all__ = ["MODELS", "TASKS", "check", "find_model", "make_task", "with_group_norm", "with_local_batch_norm"]
+__all__ = ["MODELS", "TASKS", "find_model", "make_task", "validate", "with_group_norm", "with_local_batch_norm"]
 
 
 def __getattr__(name: str) -> object:

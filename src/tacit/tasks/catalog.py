@@ -105,7 +105,7 @@ TASKS: dict[str, CatalogEntry] = {
 }
 
 
-def check(name: str, options: Mapping[str, object]) -> None:
+def validate(name: str, options: Mapping[str, object]) -> None:
     """Raise `UserError` if the task or one of its options does not exist. Imports no task."""
     check_names(options, choose(TASKS, name, "task").definition.parameters, f"task {name}")
 

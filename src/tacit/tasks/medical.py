@@ -141,7 +141,7 @@ def ist(
         seed: seed of the split into clients.
         encoding: minima, maxima and categories from `training` rows, `public` ones, or a TOML file that declares them.
         by: what a client is, a `hospital` (466) or a `country` (36).
-        largest: only the patients of so many clients, those with the most; none: all.
+        largest: only the patients of this many clients, those with the most; none: all.
     """
     table = _read_csv(IST)
     expect(by in ("hospital", "country"), f"by={by!r} to be hospital or country")

@@ -1,4 +1,4 @@
-"""The task `table`: a file or a folder of one's own, as the command line describes it."""
+"""The task `table`: a file or a folder of your own, as the command line describes it."""
 
 from typing import Literal
 
@@ -19,7 +19,7 @@ def table(
     split: Literal["rows", "clients"] = "rows",
     kind: Literal["auto", "classes", "number"] = "auto",
     classes: str = "",
-    patient: str | None = None,
+    person: str | None = None,
     model: Literal["mlp", "logistic"] = "mlp",
     hidden: int = HIDDEN,
     seed: int = 0,
@@ -40,7 +40,7 @@ def table(
         kind: whether the target is one of several `classes` or a `number`; `auto`: by its values.
         classes: the values of a target with classes, separated by commas; empty: those in the rows, which no guarantee
             covers.
-        patient: the column that says which rows are one person's; none: every row is a person of its own.
+        person: the column that says which rows are one person's; none: every row is a person of its own.
         model: `mlp` has one hidden layer; `logistic` is linear.
         hidden: units of the hidden layer of `mlp`.
         seed: seed of the split.
@@ -61,7 +61,7 @@ def table(
         split=split,
         kind=kind,
         classes=_names(classes),
-        patient=patient,
+        person=person,
         name="table",
         seed=seed,
     )

@@ -113,7 +113,7 @@ def test_truncated_or_extended_quotes_are_rejected(sample: Sample) -> None:
         (lambda p: replace(p, measurements=("ab" * 32,)), "The code's measurement is"),
         (lambda p: replace(p, measurements=()), "the policy lists none"),
         (lambda p: replace(p, signers=("cd" * 32,)), "It was signed by"),
-        (lambda p: replace(p, least_svn=1), "Its security version is 0"),
+        (lambda p: replace(p, min_svn=1), "Its security version is 0"),
         (lambda p: replace(p, statuses=("SWHardeningNeeded",)), "The vendor rates processor and firmware"),
     ],
 )

@@ -49,7 +49,7 @@ def task() -> Task:
 
 
 def test_every_artefact_of_a_run_carries_the_warning(tmp_path: Path) -> None:
-    run = tacit.train(method(), task(), workers=1, out=tmp_path / "run", noise="seeded")
+    run = tacit.train(method(), task(), workers=1, out=tmp_path / "run", randomness="seeded")
     files = {path.name: path for path in (tmp_path / "run").iterdir()}
     assert json.loads(files["manifest.json"].read_text())["caveat"] == SIMULATED
     assert all(json.loads(line)["caveat"] == SIMULATED for line in files["rounds.jsonl"].read_text().splitlines())
@@ -69,7 +69,7 @@ def test_the_guarantee_says_that_sampling_does_not_amplify_against_the_host(samp
 
 def test_other_runs_carry_no_warning(tmp_path: Path) -> None:
     tacit.train(
-        replace(method(), channel=tacit.pieces.Plain()), task(), workers=1, out=tmp_path / "run", noise="seeded"
+        replace(method(), channel=tacit.pieces.Plain()), task(), workers=1, out=tmp_path / "run", randomness="seeded"
     )
     assert not any(b"imulated" in path.read_bytes() for path in (tmp_path / "run").iterdir())
 
@@ -102,7 +102,7 @@ def test_a_run_with_all_messages_ends_with_the_same_model(wire: Compact | None, 
     """Attestation, encryption, transfer, decryption, clipping, sum and noise by the service: bitwise equal."""
     monkeypatch.setattr(simulated_enclave, "launch", launch_in_thread)
     methods = [method(Enclave(wire=wire, conversation=conversation)) for conversation in (False, True)]
-    runs = [tacit.train(used, task(), workers=1, seed=4, noise="seeded") for used in methods]
+    runs = [tacit.train(used, task(), workers=1, seed=4, randomness="seeded") for used in methods]
     assert torch.equal(runs[0].state.weights, runs[1].state.weights)
     assert [report.up for report in runs[0].history] == [report.up for report in runs[1].history]
     assert all(report.timings == {} for report in runs[0].history)
@@ -112,26 +112,26 @@ def test_a_run_with_all_messages_ends_with_the_same_model(wire: Compact | None, 
 
 
 def test_workers_make_no_difference() -> None:
-    runs = [tacit.train(method(), task(), workers=workers, seed=4, noise="seeded") for workers in (1, 2)]
+    runs = [tacit.train(method(), task(), workers=workers, seed=4, randomness="seeded") for workers in (1, 2)]
     assert torch.equal(runs[0].state.weights, runs[1].state.weights)
 
 
 def test_with_too_few_contributors_the_model_stays() -> None:
-    few = replace(method(Enclave(least=6)), sampler=Poisson(4))  # of 6 clients
-    run = tacit.train(few, task(), workers=1, noise="seeded")
+    few = replace(method(Enclave(min_clients=6)), sampler=Poisson(4))  # of 6 clients
+    run = tacit.train(few, task(), workers=1, randomness="seeded")
     assert torch.equal(run.state.weights, initial_state(few, task()).weights)
 
 
 def test_cohorts_that_are_always_too_small_are_refused_before_the_run() -> None:
     with pytest.raises(UserError, match=r"cohorts of at least 5 clients for Enclave\(least=4, colluding=0.1\), got 4"):
-        tacit.train(method(Enclave(least=4)), task(), workers=1)
+        tacit.train(method(Enclave(min_clients=4)), task(), workers=1)
 
 
 def test_a_run_whose_enclave_ends_fails_and_can_be_resumed(tmp_path: Path, monkeypatch) -> None:
     """The model of the last complete round is kept, and the rest is bitwise that of an undisturbed run."""
     monkeypatch.setattr(simulated_enclave, "launch", launch_in_thread)
     used, run_round = method(Enclave(conversation=True)), SimulatedEnclave.run_round
-    whole = tacit.train(method(Enclave()), task(), workers=1, seed=4, noise="seeded")
+    whole = tacit.train(method(Enclave()), task(), workers=1, seed=4, randomness="seeded")
 
     def failing(enclave: SimulatedEnclave, state: State, messages: Messages, now: Round) -> EnclaveRelease:
         if now.index == 1:
@@ -140,10 +140,10 @@ def test_a_run_whose_enclave_ends_fails_and_can_be_resumed(tmp_path: Path, monke
 
     monkeypatch.setattr(SimulatedEnclave, "run_round", failing)
     with pytest.raises(EnclaveUnavailableError, match="this round failed"):
-        tacit.train(used, task(), workers=1, seed=4, out=tmp_path / "run", noise="seeded")
+        tacit.train(used, task(), workers=1, seed=4, out=tmp_path / "run", randomness="seeded")
     monkeypatch.setattr(SimulatedEnclave, "run_round", run_round)
     assert json.loads((tmp_path / "run" / "manifest.json").read_text())["status"] == "failed"
-    run = tacit.train(used, task(), workers=1, seed=4, out=tmp_path / "run", resume=True, noise="seeded")
+    run = tacit.train(used, task(), workers=1, seed=4, out=tmp_path / "run", resume=True, randomness="seeded")
     assert torch.equal(run.state.weights, whole.state.weights)
 
 

@@ -16,10 +16,10 @@ from tacit.pieces.channels import Enclave
 from tacit.pieces.channels.enclave import _charging
 from tacit.pieces.mechanisms import DistributedGaussian, Reals
 from tacit.privacy.guarantee import Guarantee
-from tacit.runs.records import Plan
+from tacit.runs.run import RunSpec
 
 SIZES = (40, 25, 60, 30)
-CHANNEL = Enclave(least=2, colluding=0.0)
+CHANNEL = Enclave(min_clients=2, colluding=0.0)
 
 
 def hospitals() -> tacit.Task:
@@ -51,14 +51,14 @@ def test_records_are_protected_through_the_enclave(conversation: bool) -> None:
 
 def test_the_noise_is_that_of_secure_aggregation() -> None:
     enclave, sums = (
-        Plan(method=each, task=hospitals()).method for each in (summed(), tacit.methods.dp_fedsgd(rounds=2, size=40))
+        RunSpec(method=each, task=hospitals()).method for each in (summed(), tacit.methods.dp_fedsgd(rounds=2, size=40))
     )
     assert enclave.mechanism == sums.mechanism
 
 
 def test_the_conversation_gives_the_model_of_the_simulation() -> None:
     runs = [
-        tacit.train(summed(replace(CHANNEL, conversation=talks), Reals(), noise=1.0), hospitals(), noise="seeded")
+        tacit.train(summed(replace(CHANNEL, conversation=talks), Reals(), noise=1.0), hospitals(), randomness="seeded")
         for talks in (False, True)
     ]
     assert torch.equal(runs[0].state.weights, runs[1].state.weights)
@@ -72,7 +72,7 @@ def test_integers_are_refused_by_the_conversation_before_anything_is_charged() -
 
 
 def test_the_enclave_itself_keeps_the_budget_of_records() -> None:
-    method = Plan(method=summed(epsilon=2.0), task=hospitals()).method
+    method = RunSpec(method=summed(epsilon=2.0), task=hospitals()).method
     charge = _charging(method, len(SIZES), None)
     charge(0, Turnout(4, 4))
     charge(1, Turnout(4, 4))
@@ -82,7 +82,7 @@ def test_the_enclave_itself_keeps_the_budget_of_records() -> None:
 
 def test_too_few_honest_clients_release_nothing() -> None:
     with pytest.raises(tacit.UserError, match="No sum would be released"):
-        tacit.train(summed(Enclave(least=5)), hospitals(), workers=1)
+        tacit.train(summed(Enclave(min_clients=5)), hospitals(), workers=1)
 
 
 def test_messages_in_the_open_are_refused() -> None:

@@ -37,7 +37,7 @@ from tacit.pieces.samplers import FixedSize, Poisson
 from tacit.pieces.trainers import Sgd
 from tacit.privacy.guarantee import Guarantee
 from tacit.runs.directory import RunDirectory
-from tacit.runs.records import Run
+from tacit.runs.run import Run
 from tacit.wire.frames import Part
 
 STATE = State(0, torch.zeros(6))
@@ -64,7 +64,7 @@ def released(channel: SecureSum, rows: torch.Tensor, here: Round) -> torch.Tenso
 
 @pytest.mark.parametrize("bits", [32, 24, 17])
 def test_rows_without_noise_are_rounded_to_the_finest_grid_that_fits(bits: int) -> None:
-    channel, rows = SecureSum(bits=bits, reach=2.0), torch.randn(5, 6).clamp(-2, 2)
+    channel, rows = SecureSum(bits=bits, value_range=2.0), torch.randn(5, 6).clamp(-2, 2)
     sent = channel.send(messages(rows), now())
     assert sent.grid_step is not None
     assert float((sent.rows.dense() - rows).abs().max()) <= sent.grid_step.size / 2
@@ -80,7 +80,7 @@ def test_rows_without_noise_are_rounded_to_the_finest_grid_that_fits(bits: int) 
 @pytest.mark.parametrize("bits", [32, 20, 11])
 @pytest.mark.parametrize("level", ["active_server", "semi_honest"])
 def test_the_conversation_gives_the_simulated_sum(bits: int, level: Literal["active_server", "semi_honest"]) -> None:
-    fast = SecureSum(bits=bits, reach=1.0, level=level)
+    fast = SecureSum(bits=bits, value_range=1.0, level=level)
     complete, rows = replace(fast, conversation=True), torch.rand(7, 6) * 2 - 1
     assert torch.equal(released(fast, rows, now(7)), released(complete, rows, now(7)))
     assert (fast.streams, complete.streams) == (True, False)
@@ -161,7 +161,7 @@ def test_the_card_declares_what_is_tolerated() -> None:
         ({"corrupt": 1.0}, r"Expected corrupt=1.0 in \[0, 1\)"),
         ({"dropout": -0.1}, r"Expected dropout=-0.1 in \[0, 1\)"),
         ({"bits": 33}, r"Expected bits=33 in \[8, 32\]"),
-        ({"reach": 0.0}, "Expected reach=0.0 > 0"),
+        ({"max_row_norm": 0.0}, "Expected max_row_norm=0.0 > 0"),
     ],
 )
 def test_invalid_settings_are_refused(wrong: dict[str, Any], sentence: str) -> None:
@@ -188,31 +188,31 @@ def secure(**changes: Any) -> Method:
 def test_a_client_that_fails_drops_out_and_the_others_are_summed() -> None:
     for channel in (SecureSum(dropout=0.2), SecureSum(dropout=0.2, conversation=True)):
         method = secure(channel=channel)
-        run = tacit.train(method, task(broken=(3, 7)), workers=1, noise="seeded")
+        run = tacit.train(method, task(broken=(3, 7)), workers=1, randomness="seeded")
         assert run.history[0].rejected == (3, 7)
-        alone = tacit.train(replace(method, channel=Plain()), task(broken=(3, 7)), workers=1, noise="seeded")
+        alone = tacit.train(replace(method, channel=Plain()), task(broken=(3, 7)), workers=1, randomness="seeded")
         torch.testing.assert_close(run.state.weights, alone.state.weights, rtol=0, atol=1e-5)
 
 
 def test_a_run_that_loses_too_many_stops_without_a_sum(tmp_path: Path) -> None:
     with pytest.raises(ProtocolError, match="There is no sum"):
-        tacit.train(secure(), task(broken=(1, 2, 3)), workers=2, out=tmp_path / "run", noise="seeded")
+        tacit.train(secure(), task(broken=(1, 2, 3)), workers=2, out=tmp_path / "run", randomness="seeded")
 
 
 def test_a_public_cohort_size_that_is_too_small_is_refused() -> None:
     with pytest.raises(UserError, match=r"cohorts of at least 3 clients for SecureSum, got 2\. Use larger cohorts"):
-        tacit.train(secure(sampler=FixedSize(2)), task(), workers=2, noise="seeded")
+        tacit.train(secure(sampler=FixedSize(2)), task(), workers=2, randomness="seeded")
 
 
 def test_overhead_is_reported_by_phase_and_stored(tmp_path: Path) -> None:
-    run = tacit.train(secure(), task(), workers=1, out=tmp_path / "run", noise="seeded")
+    run = tacit.train(secure(), task(), workers=1, out=tmp_path / "run", randomness="seeded")
     overhead = run.bytes.overhead
     assert 0 < overhead.up < run.bytes.up
     assert (
         sum((run.history[0].overhead["share"], run.history[1].overhead["share"]), Traffic())
         == run.bytes.phases["share"]
     )
-    plain = tacit.train(secure(channel=IdealSum()), task(), workers=1, noise="seeded")
+    plain = tacit.train(secure(channel=IdealSum()), task(), workers=1, randomness="seeded")
     assert run.bytes.down - overhead.down == plain.bytes.down
     assert run.bytes.up - overhead.up == plain.bytes.up - 24 * 36  # here rows have no frame header
     again = RunDirectory.open(tmp_path / "run")
@@ -232,13 +232,16 @@ def test_distributed_noise_gives_the_same_run_with_and_without_the_conversation(
     args = {"ratio": 0.1, "cohort": 10, "rounds": 3, "epsilon": 8, "delta": 1e-3, "clip": 0.3}
     runs = [
         tacit.train(
-            methods.make("fl-top-dp", {**args, "channel.conversation": conversation}), work, workers=1, noise="seeded"
+            methods.make("fl-top-dp", {**args, "channel.conversation": conversation}),
+            work,
+            workers=1,
+            randomness="seeded",
         )
         for conversation in (False, True)
     ]
     assert torch.equal(runs[0].state.weights, runs[1].state.weights)
     ideal_sum = {"channel": "IdealSum()", "mechanism.arithmetic": "Reals()"}
-    ideal = tacit.train(methods.make("fl-top-dp", {**args, **ideal_sum}), work, workers=1, noise="seeded")
+    ideal = tacit.train(methods.make("fl-top-dp", {**args, **ideal_sum}), work, workers=1, randomness="seeded")
     simulated, complete, exact = (guarantee(run) for run in (*runs, ideal))
     assert simulated.epsilon is not None
     assert simulated.epsilon <= 8
@@ -256,7 +259,7 @@ def test_a_random_cohort_that_is_too_small_is_treated_as_empty(noisy: bool) -> N
     assert {1, 2} & set(drawn)
     assert max(drawn) >= 3
     before = initial_state(method, task(), seed=0)
-    for size, (state, report) in zip(drawn, rounds(method, task(), workers=1, noise="seeded"), strict=True):
+    for size, (state, report) in zip(drawn, rounds(method, task(), workers=1, randomness="seeded"), strict=True):
         assert len(report.clients) == (size if size >= 3 else 0)
         assert torch.equal(state.weights, before.weights) == (size < 3 and not noisy)
         before = state
@@ -265,7 +268,7 @@ def test_a_random_cohort_that_is_too_small_is_treated_as_empty(noisy: bool) -> N
 def test_poisson_cohorts_may_have_any_size() -> None:
     method = methods.fl_std_dp(cohort=10, rounds=4, epsilon=None, delta=1e-3, noise=1.0, clip=0.5)
     assert isinstance(method.sampler, Poisson)
-    run = tacit.train(method, task(), workers=1, seed=1, noise="seeded")
+    run = tacit.train(method, task(), workers=1, seed=1, randomness="seeded")
     assert len({len(report.clients) for report in run.history}) > 1
     steps = {report.grid_step for report in run.history}
     assert len(steps) == 1

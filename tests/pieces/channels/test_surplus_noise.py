@@ -35,13 +35,15 @@ COHORT, CLIP, NOISE = 10, 0.5, 5.0
 DATA = zoo.wave()
 
 
-def method(channel: SecureSum | IdealSum, dropouts: float, noise: str = "gaussian", *, at_once: bool = False) -> Method:
+def method(
+    channel: SecureSum | IdealSum, dropouts: float, noise: str = "gaussian", *, single_draw: bool = False
+) -> Method:
     mechanism = DistributedGaussian(
         clip=FixedClip(CLIP),
         noise_multiplier=NOISE,
         dropouts=dropouts,
         arithmetic=Grid(noise=noise),  # type: ignore[arg-type]
-        at_once=at_once,
+        single_draw=single_draw,
     )
     trainer = Sgd(lr=1.0, steps=1)
     return Method(name="x", rounds=1, sampler=Everyone(), trainer=trainer, mechanism=mechanism, channel=channel)
@@ -103,7 +105,9 @@ def test_the_conversation_removes_the_same_noise_as_the_simulation(lost: int, no
     )
     assert torch.equal(simulated, complete)
     assert fits_only(complete)
-    assert fits_only(released(method(SecureSum(dropout=0.3, conversation=True), 0.3, noise, at_once=True), 4000, lost))
+    assert fits_only(
+        released(method(SecureSum(dropout=0.3, conversation=True), 0.3, noise, single_draw=True), 4000, lost)
+    )
 
 
 @pytest.mark.parametrize("conversation", [False, True])

@@ -27,7 +27,7 @@ from tacit.pieces.mechanisms import DistributedGaussian, FixedClip, PublicClip
 from tacit.pieces.samplers import Everyone, FixedSize
 from tacit.pieces.trainers import Masked, Sgd
 from tacit.privacy.guarantee import Guarantee
-from tacit.runs.records import Plan
+from tacit.runs.run import RunSpec
 from tacit.runs.training import follow
 from tacit.wire import indices
 from tacit.wire.frames import Part, Parts
@@ -167,7 +167,7 @@ def test_fixed_random_coordinates_follow_from_the_seed() -> None:
     fixed = method(FixedRandom(size=FIVE))
     masks = [initial_state(fixed, task(), seed).memory[MASK].tolist() for seed in (0, 0, 1)]
     assert masks[0] == masks[1] != masks[2]
-    *_, (state, _) = rounds(fixed, task(), workers=1, noise="seeded")
+    *_, (state, _) = rounds(fixed, task(), workers=1, randomness="seeded")
     assert state.memory[MASK].tolist() == masks[0]
 
 
@@ -256,7 +256,7 @@ def test_a_ballot_votes_for_the_largest_updates() -> None:
 def test_a_vote_selects_the_coordinates_with_the_most_votes() -> None:
     """The engine's first round against a count by hand; the model does not change in that round."""
     vote, work = method(Vote(size=FIVE), sampler=Everyone()), task()
-    (state, report), *rest = rounds(vote, work, workers=1, noise="seeded")
+    (state, report), *rest = rounds(vote, work, workers=1, randomness="seeded")
     first = initial_state(vote, work)
     votes = torch.zeros(650)
     wave = StackedClients(torch.arange(8), work.population, ReferenceLearner(zoo.softmax(), work.loss))
@@ -275,7 +275,7 @@ def test_noise_changes_the_result_of_a_vote() -> None:
     noisy = DistributedGaussian(clip=FixedClip(1.0), noise_multiplier=100.0)
     masks = []
     for pieces in ({}, {"mechanism": noisy, "channel": IdealSum()}):
-        (state, _), *_ = rounds(method(Vote(size=FIVE), rounds=1, **pieces), task(), workers=1, noise="seeded")
+        (state, _), *_ = rounds(method(Vote(size=FIVE), rounds=1, **pieces), task(), workers=1, randomness="seeded")
         masks.append(state.memory[MASK].tolist())
     assert masks[0] != masks[1]
 
@@ -285,7 +285,9 @@ def test_a_vote_is_accounted_as_one_of_the_rounds() -> None:
     with_vote, without = (
         [
             *follow(
-                Plan(method=method(selection, mechanism=mechanism, channel=IdealSum()), task=task(), noise="seeded"),
+                RunSpec(
+                    method=method(selection, mechanism=mechanism, channel=IdealSum()), task=task(), randomness="seeded"
+                ),
                 workers=1,
             )
         ][-1]

@@ -237,7 +237,7 @@ def test_the_threshold_is_tuned_on_public_data() -> None:
     codec = Sense(size=Size(ratio=0.3), chunks=2, lowest=0.0, lr=0.5, steps=3, batch_size=7)
     state = State(0, torch.zeros(2000, dtype=torch.float64))
     peaks = sparse(20, 2000, "public")[0]
-    tuned = codec.calibrate(state, Public(peaks), AggregateNoise(), NOW)
+    tuned = codec.tune(state, Public(peaks), AggregateNoise(), NOW)
     assert 0 < float(tuned.memory[THRESHOLD]) < 0.1
     coded = encode(codec, peaks[None])[0]
     errors = [torch.dist(codec.decode(coded, replace(state, memory=m), NOW)[0], peaks) for m in ({}, tuned.memory)]
@@ -259,7 +259,7 @@ def error(codec: Sense, update: Tensor, deviation: float, threshold: float) -> f
 
 def calibrated(codec: Sense, update: Tensor, noise: AggregateNoise) -> float:
     """The threshold that a codec chooses."""
-    memory = codec.calibrate(State(0, torch.zeros_like(update)), Public(update), noise, NOW).memory
+    memory = codec.tune(State(0, torch.zeros_like(update)), Public(update), noise, NOW).memory
     return float(memory[THRESHOLD])
 
 
@@ -312,7 +312,7 @@ def test_without_public_data_the_given_threshold_is_used() -> None:
 def test_public_training_that_diverges_is_refused() -> None:
     codec = Sense(size=Size(ratio=0.5), chunks=2, lr=0.5, steps=3, batch_size=7)
     with pytest.raises(TrainingError, match="diverged"):
-        codec.calibrate(State(0, torch.zeros(10)), Public(torch.full((10,), torch.nan)), AggregateNoise(), NOW)
+        codec.tune(State(0, torch.zeros(10)), Public(torch.full((10,), torch.nan)), AggregateNoise(), NOW)
 
 
 def test_the_whole_model_is_broadcast_and_the_state_does_not_change() -> None:

@@ -13,7 +13,7 @@ from torch import Tensor
 import zoo
 from tacit.core import Bound, ClientKeys, DenseRows, Key, MaskedRows, Messages, Method, SimulatedRound, State, Sum, View
 from tacit.core.interfaces import DirectConversation, Mechanism
-from tacit.core.prices import Gaussian, Price, Release, Unproved, Unsized
+from tacit.core.prices import Gaussian, Price, Release, Uncalibrated, Unproved
 from tacit.core.server_half import finish_round, reject_unusable, sum_messages
 from tacit.core.state import Turnout
 from tacit.errors import UserError
@@ -39,7 +39,7 @@ STATE = State(0, torch.zeros(DIM), layers=(DIM,))
 DATA = zoo.wave()  # not used by the mechanism
 FRACTIONS = [(0.0, 0.0), (0.3, 0.0), (0.0, 0.2), (0.3, 0.2)]
 all_fractions = pytest.mark.parametrize(("dropouts", "colluding"), FRACTIONS)
-at_once_or_not = pytest.mark.parametrize("at_once", [True, False], ids=["at once", "own shares"])
+at_once_or_not = pytest.mark.parametrize("single_draw", [True, False], ids=["at once", "own shares"])
 ARITHMETICS = {"reals": Reals(), "integers": Grid(), "18 bits": Grid(bits=18), "skellam": Grid(noise="skellam")}
 every_arithmetic = pytest.mark.parametrize("arithmetic", ARITHMETICS.values(), ids=ARITHMETICS)
 
@@ -83,9 +83,9 @@ def fits_only(noise: Tensor, scale: float) -> bool:
 @all_fractions
 @every_arithmetic
 def test_the_released_noise_is_the_same_unless_more_are_lost_than_tolerated(
-    arithmetic: Arithmetic, at_once: bool, dropouts: float, colluding: float
+    arithmetic: Arithmetic, single_draw: bool, dropouts: float, colluding: float
 ) -> None:
-    mechanism = gaussian(dropouts=dropouts, colluding=colluding, at_once=at_once, arithmetic=arithmetic)
+    mechanism = gaussian(dropouts=dropouts, colluding=colluding, single_draw=single_draw, arithmetic=arithmetic)
     target = DECLARED * sqrt((1 - dropouts) / mechanism.honest)
     for cohort, delivered in ((20, 20), (20, 17), (20, 13), (1, 1)):
         part = min(delivered / (cohort - int(dropouts * cohort)), 1.0)
@@ -94,9 +94,9 @@ def test_the_released_noise_is_the_same_unless_more_are_lost_than_tolerated(
 
 @at_once_or_not
 @every_arithmetic
-def test_the_variance_of_the_sum_does_not_show_how_many_were_lost(arithmetic: Arithmetic, at_once: bool) -> None:
+def test_the_variance_of_the_sum_does_not_show_how_many_were_lost(arithmetic: Arithmetic, single_draw: bool) -> None:
     """Chi-square, for every number of losses that is tolerated; 2/3 and 3/2 of the variance are rejected."""
-    mechanism = gaussian(dropouts=0.3, at_once=at_once, arithmetic=arithmetic)
+    mechanism = gaussian(dropouts=0.3, single_draw=single_draw, arithmetic=arithmetic)
     for delivered in (7, 8, 9, 10):
         squares = float(released(mechanism, 10, delivered).double().square().sum()) / (CLIP * DECLARED) ** 2
         assert 1e-4 < stats.chi2(DIM).cdf(squares) < 1 - 1e-4
@@ -105,7 +105,7 @@ def test_the_variance_of_the_sum_does_not_show_how_many_were_lost(arithmetic: Ar
 
 
 def test_excess_noise_that_nobody_opens_is_not_left_in_the_sum() -> None:
-    mechanism, here = gaussian(dropouts=0.3, at_once=False), now(10)
+    mechanism, here = gaussian(dropouts=0.3, single_draw=False), now(10)
     total = Sum(torch.zeros(DIM), 10.0, Bound((CLIP,)))
     with pytest.raises(UserError, match="Use SecureSum, or dropouts=0"):
         mechanism.after_sum(total, here)
@@ -119,7 +119,7 @@ def test_the_shares_of_honest_survivors_are_the_declared_noise(
     arithmetic: Arithmetic, dropouts: float, colluding: float
 ) -> None:
     """As many clients drop out as assumed, and colluding clients subtract their own shares."""
-    cohort, mechanism = 20, gaussian(dropouts=dropouts, colluding=colluding, at_once=False, arithmetic=arithmetic)
+    cohort, mechanism = 20, gaussian(dropouts=dropouts, colluding=colluding, single_draw=False, arithmetic=arithmetic)
     delivered, honest = round(cohort * (1 - dropouts)), round(cohort * mechanism.honest)
     here = now(cohort)
     shares = mechanism.at_client(
@@ -137,7 +137,7 @@ def test_the_shares_of_honest_survivors_are_the_declared_noise(
 @pytest.mark.parametrize("delivered", [20, 16, 9])
 def test_the_price_of_a_turnout_is_that_of_the_remaining_noise(delivered: int, colluding: float) -> None:
     """Colluding clients subtract what is left of their own shares; the less is lost, the more others are there."""
-    mechanism = gaussian(dropouts=0.1, colluding=colluding, at_once=False)
+    mechanism = gaussian(dropouts=0.1, colluding=colluding, single_draw=False)
     here, colluders = now(20), round(20 * colluding)
     shares = mechanism.at_client(
         messages(torch.zeros(20, DIM)), zoo.view_of(method(mechanism), STATE, here), DATA, here
@@ -166,8 +166,8 @@ def test_a_turnout_as_assumed_has_exactly_the_declared_price(dropouts: float, co
 
 
 @at_once_or_not
-def test_an_empty_cohort_gets_the_same_noise(at_once: bool) -> None:
-    mechanism = gaussian(at_once=at_once)
+def test_an_empty_cohort_gets_the_same_noise(single_draw: bool) -> None:
+    mechanism = gaussian(single_draw=single_draw)
     empty = Sum(torch.zeros(DIM), 0.0, Bound((CLIP,)))
     noisy = mechanism.after_sum(empty, now(0))
     assert fits_only(noisy.total, CLIP * DECLARED)
@@ -175,16 +175,16 @@ def test_an_empty_cohort_gets_the_same_noise(at_once: bool) -> None:
     assert mechanism.price(0, Turnout(0, 0)) == mechanism.price(0)
 
 
-@pytest.mark.parametrize("at_once", [True, False])
-def test_the_noise_does_not_reveal_the_cohort_s_size(at_once: bool) -> None:
-    mechanism = gaussian(at_once=at_once)
+@pytest.mark.parametrize("single_draw", [True, False])
+def test_the_noise_does_not_reveal_the_cohort_s_size(single_draw: bool) -> None:
+    mechanism = gaussian(single_draw=single_draw)
     deviations = [float(released(mechanism, cohort, cohort).std()) for cohort in (1, 7, 40)]
     assert deviations == pytest.approx([CLIP * DECLARED] * 3, rel=0.04)  # four standard errors
 
 
 @all_fractions
 def test_a_share_is_its_part_of_the_noise_and_independent_of_others(dropouts: float, colluding: float) -> None:
-    mechanism = gaussian(dropouts=dropouts, colluding=colluding, at_once=False)
+    mechanism = gaussian(dropouts=dropouts, colluding=colluding, single_draw=False)
     here = now(20)
     view = zoo.view_of(method(mechanism), STATE, here)
     shares = mechanism.at_client(messages(torch.zeros(20, DIM)), view, DATA, here).rows.dense()
@@ -283,7 +283,7 @@ def test_clients_can_only_clip_to_a_public_bound_for_whole_rows(clip: Clip) -> N
 def test_without_a_noise_multiplier_there_is_neither_price_nor_noise() -> None:
     mechanisms: list[Mechanism] = [gaussian(noise_multiplier=None), CentralGaussian(clip=FixedClip(1.0))]
     for mechanism in mechanisms:
-        assert mechanism.price(0) == Unsized()
+        assert mechanism.price(0) == Uncalibrated()
         with pytest.raises(UserError, match="Expected a noise multiplier"):
             mechanism.after_sum(Sum(torch.zeros(1), 1.0, Bound((1.0,))), now(1))
 

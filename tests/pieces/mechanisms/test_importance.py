@@ -188,7 +188,7 @@ def test_importance_in_a_convolution() -> None:
 
 
 def test_a_base_with_distributed_noise() -> None:
-    base = DistributedGaussian(clip=FixedClip(1e6), noise_multiplier=1e-6, at_once=False)
+    base = DistributedGaussian(clip=FixedClip(1e6), noise_multiplier=1e-6, single_draw=False)
     mechanism = ByImportance(base=base, importance=WeightVariance(), allocation=TwoLevel(3.0), expects="updates")
     distributed = method(mechanism, trainer=Sgd(lr=1.0, steps=1), server=Add(), channel=IdealSum())
     state = State(0, view().weights, shapes=DATA.shapes)
@@ -205,15 +205,15 @@ def test_a_base_with_distributed_noise() -> None:
 
 def test_a_base_whose_clients_add_no_noise_is_refused() -> None:
     central = CentralGaussian(clip=FixedClip(1.0), noise_multiplier=1.0)
-    at_once = DistributedGaussian(clip=FixedClip(1.0), noise_multiplier=1.0)
-    bases: list[Mechanism] = [central, at_once]
+    single_draw = DistributedGaussian(clip=FixedClip(1.0), noise_multiplier=1.0)
+    bases: list[Mechanism] = [central, single_draw]
     for base in bases:
         with pytest.raises(UserError, match="a base whose clients add their own noise"):
             replace(FIFTH, base=base)
     with pytest.raises(UserError, match="a base with real-valued noise"):
-        replace(FIFTH, base=replace(at_once, at_once=False, arithmetic=Grid()))
+        replace(FIFTH, base=replace(single_draw, single_draw=False, arithmetic=Grid()))
     with pytest.raises(UserError, match="with a given noise multiplier"):
-        replace(FIFTH, base=DistributedGaussian(clip=FixedClip(1.0), at_once=False))
+        replace(FIFTH, base=DistributedGaussian(clip=FixedClip(1.0), single_draw=False))
 
 
 @pytest.mark.parametrize("arguments", [(0.5,), (2.0, 1.5), (2.0, 0.5, "some")], ids=str)

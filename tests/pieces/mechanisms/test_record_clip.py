@@ -16,9 +16,9 @@ DIM, CLIENTS = 300, 3
 SHAPES, GRID = ((DIM,),), Grid()
 
 
-def mechanism(*, at_once: bool = True, arithmetic: Grid | Reals = GRID) -> DistributedGaussian:
+def mechanism(*, single_draw: bool = True, arithmetic: Grid | Reals = GRID) -> DistributedGaussian:
     return DistributedGaussian(
-        clip=RecordClip(0.5, records=20), noise_multiplier=2.0, arithmetic=arithmetic, at_once=at_once
+        clip=RecordClip(0.5, records=20), noise_multiplier=2.0, arithmetic=arithmetic, single_draw=single_draw
     )
 
 
@@ -78,9 +78,9 @@ def test_rows_are_projected_to_the_ball_of_all_records_and_no_further() -> None:
         assert rows.norm(dim=1).tolist() == pytest.approx([9.0, 10.0, 0.0], abs=1e-2)
 
 
-@pytest.mark.parametrize("at_once", [True, False])
-def test_the_noise_of_a_sum_is_that_of_one_record_and_not_of_a_row(at_once: bool) -> None:
-    found = mechanism(at_once=at_once)
+@pytest.mark.parametrize("single_draw", [True, False])
+def test_the_noise_of_a_sum_is_that_of_one_record_and_not_of_a_row(single_draw: bool) -> None:
+    found = mechanism(single_draw=single_draw)
     rows = at_client(found, torch.zeros(CLIENTS, DIM))
     state = State(0, torch.zeros(DIM), shapes=SHAPES)
     bounded = found.before_sum(Messages(torch.arange(CLIENTS), DenseRows(rows)), state)

@@ -104,7 +104,7 @@ def short(name: str, **changes: object) -> Method:
 def test_after_200_rounds_weights_outside_the_mask_are_bitwise_the_initial_ones(method: Method) -> None:
     task = Task(model=signed_zeros, clients=zoo.population([3] * 4), public=zoo.population([5], seed=3)[0])
     initial = initial_state(method, task)
-    *_, (state, _) = rounds(method, task, workers=1, noise="seeded")
+    *_, (state, _) = rounds(method, task, workers=1, randomness="seeded")
     mask = state.memory["codec/mask"]
     outside = torch.ones(state.dim, dtype=torch.bool).index_fill_(0, mask, False)
     assert len(mask) == int(RATIO * 650)
@@ -117,7 +117,7 @@ def test_fl_basic_changes_other_coordinates_in_every_round() -> None:
     task = Task(model=zoo.softmax, clients=zoo.population([3] * 4))
     basic = short("fl-basic", rounds=4)
     weights, changed = initial_state(basic, task).weights, []
-    for state, _ in rounds(basic, task, workers=1, noise="seeded"):
+    for state, _ in rounds(basic, task, workers=1, randomness="seeded"):
         changed.append(frozenset((state.weights != weights).nonzero().flatten().tolist()))
         weights = state.weights
     assert len(set(changed)) == 4

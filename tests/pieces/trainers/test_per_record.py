@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import zoo
 from tacit.core import CrossEntropy, DenseRows, Identity, Key, MaskedRows, Method, SimulatedRound, View
-from tacit.core.prices import Gaussian, RecordSum, Repeated, Sampling, Unsized
+from tacit.core.prices import Gaussian, RecordSum, Repeated, Sampling, Uncalibrated
 from tacit.core.rows import ClippedSum
 from tacit.core.wave import EmptyWave
 from tacit.data import Population, Task
@@ -246,9 +246,9 @@ def test_the_price_of_a_round() -> None:
         assert price.release.sampling == Sampling.at(rate, "poisson")
         assert price.times == times
     assert replace(DP, steps=7).record_price(100) == replace(DP, steps=7).record_price(100)
-    assert replace(DP, noise_multiplier=None).record_price(10) == Unsized()
-    assert replace(DP, noise_multiplier=None).sized(2.0).noise_multiplier == 2.0
-    assert DP.sized(2.0) == DP
+    assert replace(DP, noise_multiplier=None).record_price(10) == Uncalibrated()
+    assert replace(DP, noise_multiplier=None).with_noise_multiplier(2.0).noise_multiplier == 2.0
+    assert DP.with_noise_multiplier(2.0) == DP
     assert RecordGradient(rate=0.1, clip=2.0).record_sum == RecordSum(2.0, 0.1)
     assert RecordGradient(rate=0.1, clip=2.0).record_price(10) is None
 
@@ -289,7 +289,7 @@ def test_rounds_are_bitwise_the_same_for_any_number_of_workers(trainer: Any, mas
     method = replace(method_of(trainer), trainer=replace(trainer, masked=masked), codec=codec)
     finals = []
     for workers in (1, 2):
-        *_, (state, _) = rounds(method, task, seed=3, workers=workers, noise="seeded")
+        *_, (state, _) = rounds(method, task, seed=3, workers=workers, randomness="seeded")
         finals.append(state.weights)
     assert torch.equal(*finals)
 

@@ -124,7 +124,7 @@ def test_large_tables_end_where_the_tail_is_negligible() -> None:
 
 
 def fixed(*numbers: tuple[int, int]) -> ByteSource:
-    """A source that returns these numbers of so many bytes in order."""
+    """A source that returns these numbers of this many bytes in order."""
     stream = b"".join(number.to_bytes(size, "little") for number, size in numbers)
     position = 0
 

@@ -30,16 +30,16 @@ def wrong(body: bytes, places: list[int]) -> bytes:
 
 @dataclass
 class Liars:
-    """A network in which the replies of some clients are lies."""
+    """A network in which the replies of some clients are misbehaviour."""
 
-    lies: dict[int, Lie]
+    misbehaviour: dict[int, Lie]
     silent: set[int] = field(default_factory=set)
 
     def __call__(self, phase: Phase, replies: Replies) -> Replies:
         return [(j, data) for j, reply in replies for data in self.sent(phase, j, reply) if j not in self.silent]
 
     def sent(self, phase: Phase, client: int, reply: bytes) -> list[bytes]:
-        body = self.lies[client](phase, body_of(reply)) if client in self.lies else body_of(reply)
+        body = self.misbehaviour[client](phase, body_of(reply)) if client in self.misbehaviour else body_of(reply)
         if body is None:
             self.silent.add(client)
             return []
@@ -101,7 +101,7 @@ def lie_of(chance: random.Random) -> Lie:
             return None
         if phase is at_phase and role == "garbage" and phase not in (Phase.ANNOUNCE, Phase.UPLOAD):
             return chance.randbytes(len(body))
-        lies = {Phase.SHARE: ("dealer", "all"), Phase.CHECK: ("answers", "all"), Phase.OPEN: ("holder", "all")}
-        return wrong(body, some(body)) if role in lies.get(phase, ()) and body and len(body) % 4 == 0 else body
+        misbehaviour = {Phase.SHARE: ("dealer", "all"), Phase.CHECK: ("answers", "all"), Phase.OPEN: ("holder", "all")}
+        return wrong(body, some(body)) if role in misbehaviour.get(phase, ()) and body and len(body) % 4 == 0 else body
 
     return lie

@@ -36,8 +36,8 @@ def test_sparse_graphs_meet_their_probabilities(clients: int, bad: int, lost: in
     committee = hypergeom(clients, bad, w.committee)
     both = clients * MAX_DRAWS * around.sf(w.threshold - 1) + MAX_DRAWS * committee.sf(2 * w.quorum - w.committee - 1)
     assert both <= 2.0**-40
-    spare = w.degree + 1 - w.threshold - 2 * w.liars
-    failing = clients * (hypergeom(clients - 1, lost, w.degree).sf(spare) + around.sf(w.liars))
+    spare = w.degree + 1 - w.threshold - 2 * w.max_wrong
+    failing = clients * (hypergeom(clients - 1, lost, w.degree).sf(spare) + around.sf(w.max_wrong))
     failing += hypergeom(clients, bad + lost, w.committee).sf(w.committee - w.quorum)
     assert failing <= 2.0**-20
     assert w.floor == w.degree - spare
@@ -152,10 +152,10 @@ def test_complete_graphs_have_thresholds_over_two_thirds_that_are_secure_and_rea
             assert passive.degree == active.degree == count - 1
             assert bad < passive.threshold <= count - lost
             assert 2 * active.threshold > count + bad
-            assert active.threshold + 2 * active.liars <= count - lost
+            assert active.threshold + 2 * active.max_wrong <= count - lost
             if lost + 2 * bad < count // 3:
                 assert 3 * active.threshold > 2 * count
-                assert active.liars == bad
+                assert active.max_wrong == bad
 
 
 def test_a_threshold_that_cannot_be_secure_and_reachable_is_refused() -> None:

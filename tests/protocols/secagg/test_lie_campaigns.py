@@ -17,7 +17,7 @@ import pytest
 from protocols.secagg.federation import Federation, exact_sum, opened_seeds, parameters, session
 from protocols.secagg.liars import Liars, Lie, forger, lie_of
 from scale import scaled
-from tacit.protocols.secagg import Lies, Phase, SecaggOutcome, ThreatModel
+from tacit.protocols.secagg import Misbehaviour, Phase, SecaggOutcome, ThreatModel
 
 ROUNDS = scaled(0, campaign=1000)
 FIRST = int(os.environ.get("TACIT_SEED", "0"))  # number of the first round
@@ -41,7 +41,7 @@ def role(chance: random.Random, federation: Federation, client: int, honest: lis
     """A lie about shares, or about a key that is needed because its client drops out."""
     if chance.random() < 0.7:
         return lie_of(chance)
-    liars = federation.session.parameters.graph(len(federation.vectors)).liars
+    liars = federation.session.parameters.graph(len(federation.vectors)).max_wrong
     disputed = chance.sample(honest, chance.choice([0, 0, 1, liars]))
     return forger(federation, client, chance.choice([Phase.UPLOAD, Phase.UPLOAD, Phase.AGREE]), frozenset(disputed))
 
@@ -61,8 +61,8 @@ def tried(index: int, cohorts: Sequence[int]) -> SecaggOutcome:
     outcome = federation.run()
     assert np.array_equal(outcome.result, exact_sum(federation.vectors, outcome.clients)), index
     assert frozenset(others) - frozenset(drops) <= frozenset(outcome.clients), index
-    assert outcome.lies.named <= liars, index
-    assert all(liars & set(pair) for pair in outcome.lies.disputed), index
+    assert outcome.misbehaviour.named <= liars, index
+    assert all(liars & set(pair) for pair in outcome.misbehaviour.disputed), index
     assert outcome.transcript.unresponsive <= liars | frozenset(drops), index
     honest = frozenset(outcome.clients) - liars
     expected = opened_seeds(p, outcome.clients)
@@ -77,10 +77,10 @@ def test_with_the_declared_share_of_liars_every_round_has_the_right_sum_and_blam
     """All roles at once."""
     ends: Counter[str] = Counter()
     for index in range(FIRST, FIRST + (ROUNDS or rounds)):
-        lies = tried(index, cohorts).lies
-        ends["named"] += bool(lies.named)
-        ends["disputed"] += bool(lies.disputed)
-        ends["nobody"] += lies == Lies()
+        misbehaviour = tried(index, cohorts).misbehaviour
+        ends["named"] += bool(misbehaviour.named)
+        ends["disputed"] += bool(misbehaviour.disputed)
+        ends["nobody"] += misbehaviour == Misbehaviour()
     assert min(ends["named"], ends["disputed"]) > 0, ends
     assert ends["nobody"] or cohorts is SPARSE, ends
 

@@ -11,18 +11,20 @@ from protocols.secagg.federation import NONE, Federation, RecordedFederation, ex
 from protocols.secagg.liars import Liars, Lie, at, elements, falsified, forger, wrong
 from tacit.errors import ProtocolError, TooFewClientsError
 from tacit.protocols.kit import ReplyStatus
-from tacit.protocols.secagg import Lies, Phase, SecaggOutcome, answer, secagg_messages, shares
+from tacit.protocols.secagg import Misbehaviour, Phase, SecaggOutcome, answer, secagg_messages, shares
 from tacit.wire.packing import pack_subset
 
 ELEVEN = {j: np.full(3, 1000 * j, np.uint32) for j in range(1, 12)}
 ONE, TWO = Fraction(1, 11), Fraction(2, 11)
 
 
-def played(lies: Callable[[Federation], dict[int, Lie]], corrupt: Fraction, dropout: Fraction = ONE) -> SecaggOutcome:
+def played(
+    misbehaviour: Callable[[Federation], dict[int, Lie]], corrupt: Fraction, dropout: Fraction = ONE
+) -> SecaggOutcome:
     """A round of eleven clients, the largest number of liars among whom is declared."""
     network = Liars({})
     federation = Federation(session(parameters(11, 3, corrupt=corrupt, dropout=dropout)), ELEVEN, network=network)
-    network.lies = lies(federation)
+    network.misbehaviour = misbehaviour(federation)
     return federation.run()
 
 
@@ -45,7 +47,7 @@ def test_shares_outside_the_field_are_the_dealers_own_and_concern_nobody_else() 
     assert outcome.clients == tuple(j for j in range(1, 12) if j != 4)
     assert outcome.transcript.rejected == {ReplyStatus.MALFORMED: 1}  # the dealer's own reply
     assert outcome.transcript.unresponsive == {4}
-    assert outcome.lies == Lies()
+    assert outcome.misbehaviour == Misbehaviour()
 
 
 @pytest.mark.parametrize("holders", [1, 2, 3, 4])
@@ -53,11 +55,11 @@ def test_a_dealer_whose_shares_fit_some_holders_only(holders: int) -> None:
     """Up to one wrong correction here either could lie, from two on it is the dealer, before anybody pads with it."""
     p = parameters(11, 3, corrupt=Fraction(1, 11), dropout=Fraction(1, 11))
     width, spare = 12, 11 - p.graph(11).threshold + 1
-    assert (p.graph(11).liars, spare) == (1, 4)
+    assert (p.graph(11).max_wrong, spare) == (1, 4)
     places = [width * row + 3 for row in range(holders)]
     outcome = eleven({4: at(Phase.SHARE, lambda body: wrong(body, places))}, Fraction(1, 11))
-    assert outcome.lies.named == (frozenset({4}) if holders > 1 else frozenset())
-    assert len(outcome.lies.disputed) == (1 if holders == 1 else 0)
+    assert outcome.misbehaviour.named == (frozenset({4}) if holders > 1 else frozenset())
+    assert len(outcome.misbehaviour.disputed) == (1 if holders == 1 else 0)
     assert (4 in outcome.clients) == (holders == 1)
     assert not outcome.transcript.rejected
 
@@ -65,27 +67,27 @@ def test_a_dealer_whose_shares_fit_some_holders_only(holders: int) -> None:
 def test_two_holders_that_reveal_wrong_shares_of_everybody_are_named() -> None:
     """Before, two liars defeated the search."""
     outcome = eleven({3: at(Phase.OPEN, falsified), 9: at(Phase.OPEN, falsified)})
-    assert outcome.lies == Lies(holders=frozenset({3, 9}))
+    assert outcome.misbehaviour == Misbehaviour(holders=frozenset({3, 9}))
     assert outcome.clients == tuple(range(1, 12))
 
 
 def test_a_holder_that_lies_once_is_named_if_it_has_answered_otherwise_before() -> None:
     outcome = eleven({3: at(Phase.OPEN, lambda body: wrong(body, [40]))})
-    assert outcome.lies == Lies(holders=frozenset({3}))
+    assert outcome.misbehaviour == Misbehaviour(holders=frozenset({3}))
 
 
 def test_a_client_that_disputes_with_itself_is_named() -> None:
-    """Before, the two of them were reported as a pair of whom one lies."""
+    """Before, the two of them were reported as a pair of whom one misbehaviour."""
     outcome = eleven({3: at(Phase.CHECK, lambda body: wrong(body, [4]))})
-    assert outcome.lies == Lies(dealers=frozenset({3}))
+    assert outcome.misbehaviour == Misbehaviour(dealers=frozenset({3}))
     assert outcome.clients == tuple(range(1, 12))
 
 
 def test_a_holder_that_disputes_with_everybody_is_named_and_with_one_nobody_is() -> None:
     everybody = eleven({3: at(Phase.CHECK, lambda body: wrong(body, [*range(22)]))})
-    assert everybody.lies.holders == {3}
+    assert everybody.misbehaviour.holders == {3}
     one = eleven({3: at(Phase.CHECK, lambda body: wrong(body, [0]))})
-    assert one.lies == Lies(disputed=frozenset({(1, 3)}))
+    assert one.misbehaviour == Misbehaviour(disputed=frozenset({(1, 3)}))
     assert everybody.clients == one.clients == tuple(range(1, 12))
 
 
@@ -94,7 +96,7 @@ def test_a_client_that_shares_another_key_than_it_announced_is_named_if_it_drops
     """What its neighbours escrowed removes their pads with it; if it has uploaded, its key is never needed."""
     outcome = played(lambda federation: {4: forger(federation, 4, gone)}, TWO)
     assert np.array_equal(outcome.result, exact_sum(ELEVEN, outcome.clients))
-    assert outcome.lies.dealers == (frozenset({4}) if gone is Phase.UPLOAD else frozenset())
+    assert outcome.misbehaviour.dealers == (frozenset({4}) if gone is Phase.UPLOAD else frozenset())
     assert (4 in outcome.clients) == (gone is Phase.AGREE)
 
 
@@ -108,7 +110,7 @@ def test_a_wrong_key_and_a_neighbour_that_is_lost_later_leave_the_exact_sum(
     outcome = played(lambda federation: {4: forger(federation, 4, Phase.UPLOAD, frozenset(disputed)), **lost}, ONE, TWO)
     assert outcome.clients == tuple(j for j in range(1, 12) if j != 4)
     assert np.array_equal(outcome.result, exact_sum(ELEVEN, outcome.clients))
-    assert outcome.lies == Lies(frozenset({4}), disputed=frozenset((4, j) for j in disputed))
+    assert outcome.misbehaviour == Misbehaviour(frozenset({4}), disputed=frozenset((4, j) for j in disputed))
 
 
 def test_a_neighbour_that_lies_about_its_pad_with_a_liar_is_named_and_changes_its_own_vector_only() -> None:
@@ -122,7 +124,7 @@ def test_a_neighbour_that_lies_about_its_pad_with_a_liar_is_named_and_changes_it
 
     outcome = played(spoil, TWO)
     assert outcome.clients == tuple(j for j in range(1, 12) if j != 4)
-    assert outcome.lies == Lies(frozenset({4, 9}), disputed=frozenset({(4, 9)}))
+    assert outcome.misbehaviour == Misbehaviour(frozenset({4, 9}), disputed=frozenset({(4, 9)}))
     assert not np.array_equal(outcome.result, exact_sum(ELEVEN, outcome.clients))
 
 

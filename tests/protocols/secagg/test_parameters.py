@@ -36,7 +36,7 @@ def test_a_policy_refuses_parameters_below_its_minimum() -> None:
     policy = SecaggPolicy(min_corrupt=Fraction(1, 10), min_cohort=20, min_survivors=16)
     assert policy.threat_model is ThreatModel.ACTIVE_SERVER
     good = Parameters(cohort=20, dim=1, corrupt=Fraction(1, 10), dropout=Fraction(1, 5))
-    policy.check(good)
+    policy.validate(good)
     weaker = (
         replace(good, threat_model=ThreatModel.SEMI_HONEST),
         replace(good, corrupt=Fraction(9, 100)),
@@ -45,4 +45,4 @@ def test_a_policy_refuses_parameters_below_its_minimum() -> None:
     )
     for less in weaker:
         with pytest.raises(ProtocolError, match="Expected"):
-            policy.check(less)
+            policy.validate(less)

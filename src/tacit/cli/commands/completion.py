@@ -22,7 +22,7 @@ complete -F _tacit tacit"""
 def run(args: argparse.Namespace) -> int:
     """Print the script."""
     words = _options(make_parser())
-    for name in ("run", "card", "audit", "check"):
+    for name in ("run", "card", "audit", "probe"):
         words[name] += definitions()
     words["tasks"] += TASKS
     print(_fish(words) if args.shell == "fish" else _bash(words, list(TASKS), zsh=args.shell == "zsh"))

@@ -51,7 +51,7 @@ def fetch(args: argparse.Namespace) -> int:
     return 0
 
 
-def check(args: argparse.Namespace) -> int:
+def verify(args: argparse.Namespace) -> int:
     """Verify the checksums of the files that are present."""
     data_sets = _data_sets(args.names) if args.names else list(DATA_SETS.values())
     results = [(data, file, _status(file)) for data in data_sets for file in data.files]

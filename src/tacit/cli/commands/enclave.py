@@ -137,7 +137,7 @@ def manifest(args: argparse.Namespace) -> int:
 
 def _configuration(args: argparse.Namespace, method: Method) -> Configuration:
     method = method if isinstance(method.channel, Enclave) else replace(method, channel=Enclave())
-    if method.terms.unsized:
+    if method.terms.uncalibrated:
         method = calibrate(method, ClientUnits.whole(args.population))
     parameters = PARAMETERS if args.parameters is None else args.parameters
     expect((args.seed is None) != (args.directory is None), "either --directory or --seed")

@@ -35,7 +35,7 @@ def _log(args: argparse.Namespace) -> int:
     if args.out is not None:
         raise UserError(f"Expected --to {args.to} without --out: it has its own place.")
     (log,) = find_logs([args.to])
-    log.check(args.run_directory)
+    log.validate(args.run_directory)
     found = RunData.read(args.run_directory)
     write_log(found, log)
     rounds = len(found.reports)

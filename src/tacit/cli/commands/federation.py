@@ -10,14 +10,14 @@ from tacit.cli._progress import follow_to_end
 from tacit.cli._results import show
 from tacit.core import files
 from tacit.errors import UserError, expect
-from tacit.federation.demonstration import demonstration, talk
+from tacit.federation.demonstration import demonstration, say
 from tacit.federation.journal import AuditLog
 from tacit.federation.plan.plan import FederationPlan, read_plan
 from tacit.federation.server.server import FederationServer
 from tacit.federation.transport.nvflare.kits import PARTICIPANTS, SERVER_KIT, TEMPLATE, Participants, make_kits
 from tacit.federation.transport.nvflare.process import keep_running, server_command
 from tacit.federation.transport.relay import SOCKET, RelayTransport
-from tacit.runs.records import Run
+from tacit.runs.run import Run
 from tacit.runs.training import follow
 
 MIN_SITES, MIN_ROUNDS = 5, 6
@@ -25,41 +25,41 @@ MIN_SITES, MIN_ROUNDS = 5, 6
 
 def init(args: argparse.Namespace) -> int:
     """Write the list of participants, unless there is one, and make the kits that are missing."""
-    file = args.study / PARTICIPANTS
+    file = args.folder / PARTICIPANTS
     if not file.exists():
         expect(
             bool(args.host and args.sites),
-            f"--host and --sites for a new study, as there is no {file}",
+            f"--host and --sites for a new federation, as there is no {file}",
             "Give them, for example: --host fl.example.org --sites hospital-a hospital-b.",
         )
         Participants(args.host, args.port, tuple(args.sites))  # nothing is written that cannot be used
-        files.make_private(args.study)
+        files.make_private(args.folder)
         sites = ", ".join(f'"{name}"' for name in args.sites)
         files.write(file, TEMPLATE.format(host=args.host, port=args.port, sites=sites).encode())
     else:
-        expect(not (args.host or args.sites), f"--host and --sites only for a new study: edit {file} instead")
-    made = make_kits(args.study)
+        expect(not (args.host or args.sites), f"--host and --sites only for a new federation: edit {file} instead")
+    made = make_kits(args.folder)
     print("\n".join(f"kit  {kit}" for kit in made) or f"There is a kit for everybody in {file}. Nothing was made.")
     if made:
         print(
             "Give each site its folder of sites/ over a channel that you trust: it holds the site's TLS key.\n"
-            f"Keep {args.study / 'authority'} off line: who has it can add sites.\n"
-            f"Next: tacit federation serve {args.study}, and at each site: tacit site serve site.toml --kit KIT"
+            f"Keep {args.folder / 'authority'} offline: whoever has it can add sites.\n"
+            f"Next: tacit federation serve {args.folder}, and at each site: tacit site serve site.toml --kit KIT"
         )
     return 0
 
 
 def serve(args: argparse.Namespace) -> int:
     """Run the server until it is interrupted; a process that ends by itself is started again."""
-    Participants.load(args.study)
-    return keep_running(server_command(args.study / SERVER_KIT))
+    Participants.load(args.folder)
+    return keep_running(server_command(args.folder / SERVER_KIT))
 
 
 def status(args: argparse.Namespace) -> int:
     """Exit code 0 if all sites are connected, 1 if not."""
-    participants = Participants.load(args.study)
-    transport = RelayTransport(args.study / SERVER_KIT / SOCKET)
-    transport.check()
+    participants = Participants.load(args.folder)
+    transport = RelayTransport(args.folder / SERVER_KIT / SOCKET)
+    transport.validate()
     connected = {site: site in transport.sites() for site in participants.sites}
     server = f"{participants.host}:{participants.port}"
     lines = [f"site    {site}  {'connected' if yes else 'absent'}" for site, yes in connected.items()]
@@ -72,10 +72,10 @@ def run(args: argparse.Namespace) -> int:
     expect(args.resume is None or args.out is None, "--resume without --out: a resumed run keeps its directory")
     plan = read_plan(args.plan, trusted=args.trust)
     plan.check_trusted(args.plan)
-    study = args.plan.parent if args.study is None else args.study
-    directory = args.resume or args.out or _new_directory(study / "runs", plan.method_name)
+    folder = args.plan.parent if args.folder is None else args.folder
+    directory = args.resume or args.out or _new_directory(folder / "runs", plan.method_name)
     command = f"tacit federation run {args.plan} --trust --resume {directory}"
-    done = _train(plan, study, directory, command, resume=args.resume is not None, ledger=args.ledger)
+    done = _train(plan, folder, directory, command, resume=args.resume is not None, ledger=args.ledger)
     return show([done], args)
 
 
@@ -87,7 +87,7 @@ def _new_directory(folder: Path, name: str) -> Path:
 
 def _train(
     plan: FederationPlan,
-    study: Path,
+    folder: Path,
     directory: Path,
     command: str,
     *,
@@ -95,23 +95,23 @@ def _train(
     ledger: Path | None = None,
     watch: Callable[[Run], None] = lambda _: None,
 ) -> Run:
-    """Train with the sites that are connected to the study's server; `watch` is called after every round."""
-    transport = RelayTransport(study / "server" / SOCKET)
-    transport.check()
-    _check_names(plan, study)
-    server = FederationServer(plan, transport, AuditLog(study / "log.jsonl"))
-    steps = follow(server.run_plan, out=directory, resume=resume, ledger=ledger, source=server)
-    return follow_to_end(steps, server.run_plan, directory, command, watch)
+    """Train with the sites that are connected to the federation's server; `watch` is called after every round."""
+    transport = RelayTransport(folder / "server" / SOCKET)
+    transport.validate()
+    _check_names(plan, folder)
+    server = FederationServer(plan, transport, AuditLog(folder / "log.jsonl"))
+    steps = follow(server.run_spec, out=directory, resume=resume, ledger=ledger, source=server)
+    return follow_to_end(steps, server.run_spec, directory, command, watch)
 
 
-def _check_names(plan: FederationPlan, study: Path) -> None:
+def _check_names(plan: FederationPlan, folder: Path) -> None:
     """Raise `UserError` if the plan's directory names sites that have no start-up kit."""
-    if not (study / PARTICIPANTS).exists():
+    if not (folder / PARTICIPANTS).exists():
         return
-    unknown = [name for name in plan.directory.names if name not in Participants.load(study).sites]
+    unknown = [name for name in plan.directory.names if name not in Participants.load(folder).sites]
     if unknown:
         raise UserError(
-            f"Expected the names in the plan's directory to be those of {study / PARTICIPANTS}, got {unknown[0]}. "
+            f"Expected the names in the plan's directory to be those of {folder / PARTICIPANTS}, got {unknown[0]}. "
             "Sites connect with the names of their start-up kits: use the same in directory.toml."
         )
 
@@ -128,6 +128,6 @@ def demo(args: argparse.Namespace) -> int:
         directory = folder / "runs" / demo.plan.method_name
         done = _train(demo.plan, folder, directory, f"tacit federation demo --folder {folder}", watch=watch)
     missed = [str(each.round) for each in done.history if number not in set(each.clients) - set(each.rejected)]
-    talk(f"{victim} missed the rounds {', '.join(missed)} of {len(done.history)}, and took part in all others.")
-    talk(f"All files are in {folder}: remove them when you have seen enough.")
+    say(f"{victim} missed the rounds {', '.join(missed)} of {len(done.history)}, and took part in all others.")
+    say(f"All files are in {folder}: remove them when you have seen enough.")
     return show([done], args)

@@ -11,13 +11,13 @@ from tacit.cli.parsers._options import TABLE_OPTIONS
 from tacit.errors import UserError, expect
 from tacit.runs.experiment import Experiment, default_task_args, read, split_args
 
-_CHANGING = ("set", "task_set", "seed", "noise", "device", "out", "evaluate_every")
+_CHANGING = ("set", "task_set", "seed", "randomness", "device", "out", "evaluate_every")
 _KEPT = ("what", "task", *TABLE_OPTIONS, *_CHANGING)  # by a resumed run: whatever could change its result
 
 
 def method(args: argparse.Namespace) -> None:
     """Raise `UserError` if a method or one of its arguments does not exist."""
-    methods.check(args.method, dict(args.set))
+    methods.validate(args.method, dict(args.set))
 
 
 def enclave_method(args: argparse.Namespace) -> None:
@@ -81,7 +81,7 @@ def _experiments(args: argparse.Namespace) -> list[Experiment]:
             args={**base.args, **own},
             task_args={**base.task_args, **default_args, **table, **dict(args.task_set)},
             seeds=base.seeds if args.seed is None else (args.seed,),
-            noise=args.noise or base.noise,
+            randomness=args.randomness or base.randomness,
             named_in="" if task else base.named_in,
         )
         found.append(changed)

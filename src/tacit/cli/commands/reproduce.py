@@ -18,7 +18,7 @@ from tacit.papers.jobs import OUT, Choice, Job, attack_jobs_of, jobs_of
 from tacit.papers.outcomes import compare, compare_attacks
 from tacit.papers.study import FAST, Study, read_study
 from tacit.report.style import require_matplotlib
-from tacit.runs.records import Run
+from tacit.runs.run import Run
 
 
 def run(args: argparse.Namespace) -> int:

@@ -11,15 +11,15 @@ from tacit.core.discovery import file_reference
 from tacit.errors import RunError
 from tacit.runs.directory import MANIFEST, check_free, read_manifest
 from tacit.runs.experiment import Experiment
-from tacit.runs.records import Plan, Run
 from tacit.runs.round_logs import logged
+from tacit.runs.run import Run, RunSpec
 from tacit.runs.training import follow
 
 
 def run(args: argparse.Namespace) -> int:
     """Start the experiments, or resume a run."""
     for log in find_logs(args.log):
-        log.check(Path())  # before data are read
+        log.validate(Path())  # before data are read
     return show([_resume(args)] if args.resume else _start(args), args)
 
 
@@ -33,18 +33,18 @@ def _start(args: argparse.Namespace) -> list[Run]:
         check_free(directory)
     runs = []
     for (experiment, method, seed), directory in zip(trials, directories, strict=True):
-        plan = Plan(
+        spec = RunSpec(
             method=method,
             task=task,
             seed=seed,
             device=args.device or "cpu",
             evaluate_every=1 if args.evaluate_every is None else args.evaluate_every,
-            noise=experiment.noise,
+            randomness=experiment.randomness,
             waves=args.waves or "fitting",
             args=experiment.typed_args(),
             task_args=experiment.typed_task_args(),
         )
-        runs.append(_execute(plan, directory, args, resume=False))
+        runs.append(_execute(spec, directory, args, resume=False))
     return runs
 
 
@@ -64,26 +64,26 @@ def _resume(args: argparse.Namespace) -> Run:
         named_in=str(args.resume / MANIFEST),
         method_named_in=str(args.resume / MANIFEST),
     ).trusting(args.trust)
-    plan = Plan(
+    spec = RunSpec(
         method=experiment.build_method(),
         task=experiment.build_task(),
         seed=manifest.seed,
         device=manifest.device,
         evaluate_every=manifest.evaluate_every,
-        noise=manifest.noise,
+        randomness=manifest.randomness,
         waves=manifest.waves,
         args=experiment.args,
         task_args=experiment.task_args,
     )
-    return _execute(plan, args.resume, args, resume=True)
+    return _execute(spec, args.resume, args, resume=True)
 
 
-def _execute(plan: Plan, directory: Path, args: argparse.Namespace, *, resume: bool) -> Run:
-    steps = follow(plan, workers=args.workers, out=directory, resume=resume, ledger=args.ledger)
+def _execute(spec: RunSpec, directory: Path, args: argparse.Namespace, *, resume: bool) -> Run:
+    steps = follow(spec, workers=args.workers, out=directory, resume=resume, ledger=args.ledger)
     steps = logged(steps, find_logs(args.log), directory)
-    code = file_reference(plan.task.name, "task") or file_reference(plan.method.name, "method")
+    code = file_reference(spec.task.name, "task") or file_reference(spec.method.name, "method")
     options = " --trust" * bool(code) + "".join(f" --log {name}" for name in args.log)
-    return follow_to_end(steps, plan, directory, f"tacit run --resume {directory}{options}")
+    return follow_to_end(steps, spec, directory, f"tacit run --resume {directory}{options}")
 
 
 def _directory(out: Path | None, experiment: Experiment, seed: int, *, methods: int) -> Path:

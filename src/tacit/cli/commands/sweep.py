@@ -12,7 +12,7 @@ from tacit.cli._progress import track, track_run
 from tacit.errors import expect
 from tacit.papers.sweeps import NOT_ACCOUNTED, Sweep, SweepResult, play_one, read_sweep, result_of
 from tacit.report import run_groups
-from tacit.runs.records import Run
+from tacit.runs.run import Run
 
 _OUT = Path("runs") / "sweep"
 

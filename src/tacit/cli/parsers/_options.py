@@ -12,7 +12,7 @@ from tacit.errors import UserError
 _T = TypeVar("_T")
 Declare = Callable[[argparse.ArgumentParser], None]
 LOGS = ("tensorboard", "mlflow")
-TABLE_OPTIONS = ("data", "client", "target", "patient", "drop", "public")  # the options of `add_table`
+TABLE_OPTIONS = ("data", "client", "target", "person", "drop", "public")  # the options of `add_table`
 TRUST_PLAN = "import and call the functions that the plan names: model, public data, a method of another package"
 
 
@@ -74,12 +74,14 @@ def add_adjacency(parser: argparse.ArgumentParser, meaning: str) -> None:
 
 
 def add_table(parser: argparse.ArgumentParser) -> None:
-    """Declare the options that describe a table of one's own."""
+    """Declare the options that describe a table of your own."""
     group = parser.add_argument_group("your own table", "More options: tacit tasks table; give them with --task-set.")
     group.add_argument("--data", metavar="FILE", help="a CSV or Parquet file, or a folder of them")
     group.add_argument("--client", metavar="COLUMN", help="the column that names the client; not for a folder")
     group.add_argument("--target", metavar="COLUMN", help="the column to predict")
-    group.add_argument("--patient", metavar="COLUMN", help="the column that says which rows are one person's")
+    group.add_argument(
+        "--person", "--patient", metavar="COLUMN", help="the column that says which rows are one person's"
+    )
     group.add_argument("--drop", metavar="COLUMN", nargs="+", default=[], help="columns to leave out, such as names")
     group.add_argument("--public", metavar="FILE", help="public rows, for methods that choose something from them")
 

@@ -9,8 +9,8 @@ Examples:
   tacit data list --json               the same as one JSON document
   tacit data fetch mnist               download the missing files of a data set
   tacit data fetch mnist-writers       or of all data sets that a task needs
-  tacit data check                     verify the checksums of all files that are present
-  TACIT_DATA=/data tacit data check fashion-mnist
+  tacit data verify                     verify the checksums of all files that are present
+  TACIT_DATA=/data tacit data verify fashion-mnist
   tacit data convert visits/ --client patient --target died --out clients
                                        then: tacit run fedavg --data clients --target died
 """
@@ -21,7 +21,7 @@ from tacit.cli.parsers._options import add_commands, does
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    add_commands(parser, _list, _fetch, _check, _convert)
+    add_commands(parser, _list, _fetch, _verify, _convert)
 
 
 def _list(parser: argparse.ArgumentParser) -> None:
@@ -35,10 +35,10 @@ def _fetch(parser: argparse.ArgumentParser) -> None:
     does(parser, "data:fetch")
 
 
-def _check(parser: argparse.ArgumentParser) -> None:
+def _verify(parser: argparse.ArgumentParser) -> None:
     """Verify checksums."""
     parser.add_argument("names", nargs="*", metavar="NAME", help="a data set or a task (default: all present files)")
-    does(parser, "data:check")
+    does(parser, "data:verify")
 
 
 def _convert(parser: argparse.ArgumentParser) -> None:
@@ -47,7 +47,9 @@ def _convert(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", metavar="FOLDER", required=True, help="the new folder")
     parser.add_argument("--target", metavar="COLUMN", required=True, help="the column to predict")
     parser.add_argument("--client", metavar="COLUMN", help="the column of the client; none: every file is one")
-    parser.add_argument("--patient", metavar="COLUMN", help="the column that says whose row it is: protects persons")
+    parser.add_argument(
+        "--person", "--patient", metavar="COLUMN", help="the column that says whose row it is: protects persons"
+    )
     parser.add_argument("--drop", metavar="COLUMN", nargs="+", default=[], help="columns to leave out, such as names")
     parser.add_argument("--categories", metavar="COLUMN", nargs="+", default=[], help="numbers that are categories")
     parser.add_argument("--encoding", metavar="FILE", help="a TOML file that declares minima, maxima and categories")

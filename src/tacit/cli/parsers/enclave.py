@@ -21,7 +21,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def _verify(parser: argparse.ArgumentParser) -> None:
-    """Verify a quote off line, and explain the result."""
+    """Verify a quote offline, and explain the result."""
     add = parser.add_argument
     add("quote", type=Path, help="file with the quote")
     add("--collateral", type=Path, help="file with the vendor's statements about the processor, as JSON")

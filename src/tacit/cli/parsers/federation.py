@@ -2,14 +2,14 @@
 
 Examples:
   tacit federation demo                         a server and eight sites as real processes on this machine
-  tacit federation init study/ --host fl.example.org --sites hospital-a hospital-b hospital-c
-  tacit federation plan runs/private --sites study/directory.toml --out study/plan.toml    from a simulation on a table
-  tacit federation check study/plan.toml        what a plan trains, who learns what and ε, in plain words
-  tacit federation check study/plan.toml --trust    the same with bytes: runs the functions that the plan names
-  tacit federation serve study/                 keep the server running
-  tacit federation status study/                which sites are connected
-  tacit federation run study/plan.toml --trust  train with the sites that have accepted the plan
-  tacit federation run study/plan.toml --trust --resume study/runs/fl-top-dp
+  tacit federation init consortium/ --host fl.example.org --sites hospital-a hospital-b hospital-c
+  tacit federation plan runs/private --sites consortium/directory.toml --out consortium/plan.toml     from a simulation
+  tacit federation explain consortium/plan.toml        what a plan trains, who learns what and ε, in plain words
+  tacit federation explain consortium/plan.toml --trust    the same with bytes: runs the functions that the plan names
+  tacit federation serve consortium/                 keep the server running
+  tacit federation status consortium/                which sites are connected
+  tacit federation run consortium/plan.toml --trust  train with the sites that have accepted the plan
+  tacit federation run consortium/plan.toml --trust --resume consortium/runs/fl-top-dp
 
 A plan names functions of installed packages: its model, and perhaps public data. Whoever wrote the plan chose them, and
 to import a module is to execute it. Without --trust nothing that a plan names is imported.
@@ -22,14 +22,14 @@ from tacit.cli.parsers._options import TRUST_PLAN, add_commands, add_trust, does
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    add_commands(parser, _check, _plan, _init, _serve, _run, _status, _demo)
+    add_commands(parser, _explain, _plan, _init, _serve, _run, _status, _demo)
 
 
-def _check(parser: argparse.ArgumentParser) -> None:
+def _explain(parser: argparse.ArgumentParser) -> None:
     """Explain a plan: what is trained, who learns what, ε and bytes."""
     parser.add_argument("plan", type=Path, metavar="PLAN.toml", help="what is trained")
     add_trust(parser, f"{TRUST_PLAN}; without it, bytes and parameters are not counted")
-    does(parser, "plan_check:run")
+    does(parser, "federation_plan:run")
 
 
 def _plan(parser: argparse.ArgumentParser) -> None:
@@ -37,12 +37,12 @@ def _plan(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("simulation", type=Path, metavar="RUN", help="the directory of a finished run on a table")
     parser.add_argument("--sites", type=Path, required=True, metavar="DIRECTORY.toml", help="everybody's public keys")
     parser.add_argument("--out", type=Path, required=True, metavar="PLAN.toml", help="the plan's file, a new one")
-    does(parser, "plan_check:make_plan")
+    does(parser, "federation_plan:make_plan")
 
 
 def _init(parser: argparse.ArgumentParser) -> None:
     """Make certificates and start-up kits."""
-    parser.add_argument("study", type=Path, help="the study's folder, on the server's machine")
+    parser.add_argument("folder", type=Path, help="the folder of the federation, on the server's machine")
     parser.add_argument("--host", help="the server's name in the network")
     parser.add_argument("--port", type=int, default=8002, help="the server's port (default: 8002)")
     parser.add_argument("--sites", nargs="+", metavar="NAME", help="the sites' names")
@@ -51,7 +51,7 @@ def _init(parser: argparse.ArgumentParser) -> None:
 
 def _serve(parser: argparse.ArgumentParser) -> None:
     """Keep the server running."""
-    parser.add_argument("study", type=Path, help="the study's folder")
+    parser.add_argument("folder", type=Path, help="the folder of the federation")
     does(parser, "names:nvflare", "federation:serve", json=False)
 
 
@@ -59,7 +59,7 @@ def _run(parser: argparse.ArgumentParser) -> None:
     """Train with the sites that have accepted a plan."""
     parser.add_argument("plan", type=Path, metavar="PLAN.toml", help="what is trained")
     parser.add_argument("--resume", metavar="RUN", type=Path, help="continue the run in this directory")
-    parser.add_argument("--study", type=Path, help="the study's folder (default: that of the plan)")
+    parser.add_argument("--folder", type=Path, help="the folder of the federation (default: that of the plan)")
     parser.add_argument("--out", type=Path, metavar="DIR", help="directory of the run (default: a new one in runs/)")
     parser.add_argument("--ledger", type=Path, metavar="FILE", help="a privacy ledger that several runs may share")
     add_trust(parser, TRUST_PLAN)
@@ -76,5 +76,5 @@ def _demo(parser: argparse.ArgumentParser) -> None:
 
 def _status(parser: argparse.ArgumentParser) -> None:
     """List the sites and whether they are connected."""
-    parser.add_argument("study", type=Path, help="the study's folder")
+    parser.add_argument("folder", type=Path, help="the folder of the federation")
     does(parser, "names:nvflare", "federation:status")

@@ -4,7 +4,7 @@ Examples:
   tacit new method fedprox             writes fedprox.py and test_fedprox.py here
   tacit run fedprox.py:fedprox         and these work at once
   tacit card fedprox.py:fedprox
-  tacit check fedprox.py:fedprox
+  tacit probe fedprox.py:fedprox
   python -m pytest test_fedprox.py
 """
 

@@ -15,7 +15,7 @@ Examples:
   tacit run --resume runs/fedavg-digits-0               continue after Ctrl-C, a crash or a kill
   tacit run --resume runs/fl-top-hospitals-0 --trust    the same, for a task of your own Python file
   tacit run geyer --set epsilon=8 delta=1e-3            stops when the privacy budget is used up
-  tacit run geyer --noise seeded --seed 1               a simulation that can be repeated: noise from the seed
+  tacit run geyer --randomness seeded --seed 1               a simulation that can be repeated: noise from the seed
   tacit run fl-top --set ratio=0.005                    train and send only 0.5 % of the weights
   tacit run fl-top-dp --set ratio=0.005 epsilon=1 delta=1e-5 --task fashion-mnist --rounds 200
   tacit run esmfl --set compression=87                  clients prune the model and send only the remaining weights
@@ -55,7 +55,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_table(parser)
     parser.add_argument("--seed", type=int, help="seed of what may be public: initial weights, masks (default: 0)")
     parser.add_argument(
-        "--noise",
+        "--randomness",
         choices=("secret", "seeded"),
         help="secret: a fresh key for every run (default); seeded: cohorts and noise follow from the seed",
     )

@@ -1,4 +1,4 @@
-"""Intel quotes (SGX, TDX), verified off line by `dcap-qvl`. No other module imports that library.
+"""Intel quotes (SGX, TDX), verified offline by `dcap-qvl`. No other module imports that library.
 
 Version 0.3.8 and older did not verify the quoting enclave's identity (CVE-2026-22696), hence the pinned range. The
 library only checks signatures: debug, measurement, status and report data are checked by `AttestationPolicy` and

@@ -27,7 +27,6 @@ class Attestor(Protocol):
 
     def quote(self, report_data: bytes) -> bytes:
         """A quote over exactly 64 bytes."""
-        ...
 
 
 _VERIFIERS: Mapping[QuoteKind, Callable[[bytes, bytes, int], Claims]] = {
@@ -45,7 +44,7 @@ class AttestationPolicy:
     Args:
         measurements: of trusted code, in hex; the enclave's must be one of them.
         signers: MRSIGNER values, in hex; empty: any signer, the measurement decides.
-        least_svn: the lowest security version number of the enclave.
+        min_svn: the lowest security version number of the enclave.
         statuses: acceptable ratings of processor and firmware by the vendor.
         rejected_advisories: vulnerabilities that are rejected whatever the status, such as `INTEL-SA-00615`.
         collateral_days: maximum age of the vendor's statements.
@@ -59,7 +58,7 @@ class AttestationPolicy:
 
     measurements: tuple[str, ...] = ()
     signers: tuple[str, ...] = ()
-    least_svn: int = 0
+    min_svn: int = 0
     statuses: tuple[str, ...] = ("UpToDate",)
     rejected_advisories: tuple[str, ...] = ()
     collateral_days: float = 30.0
@@ -87,8 +86,8 @@ class AttestationPolicy:
             yield f"The code's measurement is {claims.measurement}, but the policy {listed}."
         if self.signers and claims.signer not in self.signers:
             yield f"It was signed by {claims.signer or 'nobody'}, but the policy lists {', '.join(self.signers)}."
-        if claims.svn < self.least_svn:
-            yield f"Its security version is {claims.svn}, but the policy requires at least {self.least_svn}."
+        if claims.svn < self.min_svn:
+            yield f"Its security version is {claims.svn}, but the policy requires at least {self.min_svn}."
         if claims.kind is not QuoteKind.SIMULATION:
             yield from self._platform_violations(claims, now)
 

@@ -160,7 +160,7 @@ class RayPool:
             self._weights = version, copied, ray.put(copied.numpy())
 
     def _send_memory(self, job: Job) -> None:
-        """Likewise what the server's pieces remember, which is one record for all jobs of a round."""
+        """What the server's pieces remember, which is one record for all jobs of a round."""
         if isinstance(job, TrainJob) and (self._memory is None or self._memory[0] is not job.memory):
             self._memory = job.memory, ray.put(dict(job.memory)) if job.memory else {}
 

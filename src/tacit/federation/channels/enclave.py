@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from msgspec import Struct, structs
 
-from tacit.core import Messages, Method, Noise, Round, ServerRound, State, files
+from tacit.core import Messages, Method, Randomness, Round, ServerRound, State, files
 from tacit.core.interfaces import Conversation
 from tacit.core.serialization import Source, convert
 from tacit.core.server_half import broadcast, no_messages
@@ -41,7 +41,7 @@ from tacit.enclave import enclave_messages
 from tacit.enclave.attestation.evidence import Evidence
 from tacit.enclave.attestation.verification import AttestationPolicy
 from tacit.enclave.configuration import Configuration
-from tacit.enclave.connection import TIMEOUT, EnclaveConnection, reach
+from tacit.enclave.connection import TIMEOUT, EnclaveConnection, connect_to
 from tacit.enclave.enclave_client import EnclaveClientState, PendingUpload, answer, join_run, set_time, set_upload
 from tacit.enclave.enclave_messages import MessageType, RoundRequest, mechanism_memory, memory_digest
 from tacit.enclave.host import ENCLAVE, EnclaveOutcome, Heads, converse
@@ -71,7 +71,7 @@ from tacit.wire.packing import Reader
 if TYPE_CHECKING:
     from tacit.federation.plan.plan import FederationPlan
     from tacit.federation.server.enrolled_sites import EnrolledSites
-    from tacit.federation.site.policy import Allow
+    from tacit.federation.site.policy import SitePolicy
 
 _CONFIGURE = "Configure the enclave: tacit enclave configure --plan plan.toml --out enclave.json."
 _NO_MODEL = bytes(KEY)  # whoever opens a round to learn its cohort does not know the broadcast yet
@@ -151,7 +151,7 @@ class PlannedEnclave:
         if self.access is None or self.configuration is None:
             raise UserError(_ELSEWHERE)
         policy, host = self.restricted(self.access.attestation), self.access.host
-        return connect(reach(self.access.address), host, self.configuration.digest, policy, int(time.time()))
+        return connect(connect_to(self.access.address), host, self.configuration.digest, policy, int(time.time()))
 
     def canonical(self) -> dict[str, Any]:
         """What sites agree to, as plain values."""
@@ -201,7 +201,7 @@ def new_configuration(plan: "FederationPlan") -> Configuration:
         raise UserError(f'{method.name} sends nothing to an enclave. Use channel = "Enclave()" in the plan\'s args.')
     if access is None:
         raise UserError(_ELSEWHERE)
-    state = plan.run_plan().simulation.initial_state
+    state = plan.run_spec().simulation.initial_state
     new_identity(access.identity)
     return Configuration(
         run=secrets.token_bytes(RUN),
@@ -234,20 +234,22 @@ class FederatedEnclave(FederatedChannel):
 
     @property
     def min_cohort(self) -> int:
-        return self.channel.least
+        return self.channel.min_clients
 
     @classmethod
-    def check_policy(cls, allow: "Allow") -> None:
+    def check_policy(cls, allow: "SitePolicy") -> None:
         _policy_of(allow)
 
     def adapted(self, method: Method, sites: int, least: int, arranged: Arrangement | None) -> Method:
         """It releases no sum of fewer than `least` sites; on hardware, unless the plan allows a simulation."""
         planned = _planned(arranged)
         hardware = planned is not None and not planned.simulated
-        inside = replace(self.channel, least=max(self.channel.least, least), conversation=False, hardware=hardware)
+        inside = replace(
+            self.channel, min_clients=max(self.channel.min_clients, least), conversation=False, hardware=hardware
+        )
         return replace(method, channel=inside, mechanism=in_shares(method.mechanism, 0.0))
 
-    def obstacle(self, method: Method, sites: int, cohort: float) -> str:
+    def incompatibility(self, method: Method, sites: int, cohort: float) -> str:
         self.channel.check_messages(method)
         if has_surplus(method.mechanism):
             return f"{method.name} adds surplus noise, which an enclave does not remove. Use mechanism.dropouts = 0."
@@ -282,7 +284,7 @@ class FederatedEnclave(FederatedChannel):
             "enclave on hardware, or trust the server: trust_server = true."
         )
 
-    def objections(self, plan: "FederationPlan", allow: "Allow") -> Iterator[str]:
+    def objections(self, plan: "FederationPlan", allow: "SitePolicy") -> Iterator[str]:
         policy = _policy_of(allow)
         if enclave_of(plan).simulated and not policy.simulation:
             yield (
@@ -297,7 +299,7 @@ class FederatedEnclave(FederatedChannel):
         """What the enclave and its host learn, and what is trusted."""
         yield (
             "The server forwards ciphertext to the enclave. It learns who takes part, when, the length of ciphertexts, "
-            f"and what the enclave releases: the sum of at least {self.channel.least} sites' messages in every round."
+            f"and what the enclave releases: sums of at least {self.channel.min_clients} sites' messages, one a round."
         )
         yield "The enclave sees every message until the end of its round. Other sites learn the model."
         if self.channel.hardware:
@@ -310,10 +312,10 @@ class FederatedEnclave(FederatedChannel):
 
     def survival(self, cohort: int, least: int) -> Survival:
         needed = self.channel.contributors(cohort)
-        return Survival(messages=1, losses=max(cohort - needed, 0), colluding=needed - self.channel.least)
+        return Survival(messages=1, losses=max(cohort - needed, 0), colluding=needed - self.channel.min_clients)
 
-    def at_server(self, sites: "EnrolledSites", noise: Noise, connect: Connect | None) -> "EnclaveHost":
-        if configuration_of(sites.plan).seed is not None and noise == "secret":
+    def at_server(self, sites: "EnrolledSites", randomness: Randomness, connect: Connect | None) -> "EnclaveHost":
+        if configuration_of(sites.plan).seed is not None and randomness == "secret":
             raise UserError("The enclave's configuration has a seed, which makes its noise public. Configure it anew.")
         return EnclaveHost(self.channel, sites, connect or enclave_of(sites.plan).connect)
 
@@ -321,7 +323,7 @@ class FederatedEnclave(FederatedChannel):
         return EnclaveSite(self.channel, member)
 
 
-def _policy_of(allow: "Allow") -> AttestationPolicy:
+def _policy_of(allow: "SitePolicy") -> AttestationPolicy:
     """Which enclaves a site accepts."""
     return convert(allow.attestation, AttestationPolicy, Source(label="allow.attestation"))
 
@@ -331,11 +333,9 @@ class EnclaveLink(Protocol):
 
     def ask(self, request: bytes) -> bytes:
         """The enclave's reply; raises `EnclaveUnavailableError` if there is none."""
-        ...
 
     def close(self) -> None:
         """Disconnect."""
-        ...
 
 
 class EnclaveHost(ServerHalf):
@@ -362,7 +362,7 @@ class EnclaveHost(ServerHalf):
         self._used = 0.0
         self._heads: Heads = {}
 
-    def check(self) -> None:
+    def validate(self) -> None:
         """Raise unless the enclave answers, before anything is charged."""
         if self._link is None:
             self.connected()
@@ -412,7 +412,7 @@ class EnclaveHost(ServerHalf):
         return list(enclave_messages.read_opened(reply)[1])
 
     def gather(
-        self, state: State, now: ServerRound, asked: SiteRequest, like: Messages, talk: Conversation
+        self, state: State, now: ServerRound, asked: SiteRequest, like: Messages, conversation: Conversation
     ) -> RoundOutcome:
         """What the enclave releases of the messages of those of the cohort that are present."""
         return self._aggregate(state, like.rows.dim, asked, self.sites.present_of(asked.cohort))
@@ -521,20 +521,20 @@ class EnclaveSite(SiteHalf):
     def opens(self, verb: str) -> bool:
         return verb == TRAIN
 
-    def check(self, asked: SiteRequest, like: Messages, now: Round) -> None:
+    def validate(self, asked: SiteRequest, like: Messages, now: Round) -> None:
         state = self._state
         if asked.round <= state.last_round:
             raise RefusedError(
                 "replay", f"This site has uploaded for round {asked.round + 1}; an enclave takes one upload per round."
             )
         nothing = PendingUpload(asked.round, asked.session(TRAIN), 1, weighted=False, plaintext=b"")
-        answer(set_upload(state, nothing), asked.talk)
+        answer(set_upload(state, nothing), asked.opening)
 
     def reply(self, asked: SiteRequest, found: Messages, now: Round) -> SiteReply:
         """The site's message, encrypted to the enclave that it has accepted."""
         weighted, plaintext = self.member.plan.method.weighted, self.channel.message_format.pack(found, 0, now)
         pending = PendingUpload(asked.round, asked.session(TRAIN), found.rows.dim, weighted, plaintext)
-        return SiteReply(self._step(set_upload(self._state, pending), asked.talk))
+        return SiteReply(self._step(set_upload(self._state, pending), asked.opening))
 
     def prepare(self, request: bytes) -> tuple[bytes, Mapping[str, str]]:
         """One step of attestation: the site's nonce, or its consent to the enclave that answers it."""

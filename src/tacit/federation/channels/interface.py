@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, TypeVar
 
 import numpy as np
 
-from tacit.core import Messages, Method, Noise, Round, ServerRound, State
+from tacit.core import Messages, Method, Randomness, Round, ServerRound, State
 from tacit.core.interfaces import Conversation
 from tacit.errors import UserError
 from tacit.federation import channels, metrics
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from tacit.federation.plan.plan import FederationPlan
     from tacit.federation.server.enrolled_sites import EnrolledSites
     from tacit.federation.server.round_reports import RoundOutcome, SiteBytes
-    from tacit.federation.site.policy import Allow
+    from tacit.federation.site.policy import SitePolicy
 
 Connect = Callable[[], Any]  # to a party beside server and sites
 
@@ -73,7 +73,7 @@ class Member:
     plan: "FederationPlan"
     number: int
     identity: bytes
-    allow: "Allow"
+    allow: "SitePolicy"
     folder: Path
 
 
@@ -85,16 +85,13 @@ class Arrangement(Protocol):
     @classmethod
     def read(cls, table: Mapping[str, Any], path: Path, *, configured: bool) -> Self:
         """What the table in the plan's file `path` says; `configured`: with the files that it names."""
-        ...
 
     def canonical(self) -> dict[str, Any]:
         """What sites agree to, as plain values."""
-        ...
 
     @classmethod
     def from_canonical(cls, content: Mapping[str, Any]) -> Self:
         """The inverse."""
-        ...
 
 
 class ServerHalf(Protocol):
@@ -102,7 +99,7 @@ class ServerHalf(Protocol):
 
     sites: "EnrolledSites"
 
-    def check(self) -> None:
+    def validate(self) -> None:
         """Raise unless a round could begin, before anything is charged; sites suffice where there is nobody else."""
         return
 
@@ -111,10 +108,9 @@ class ServerHalf(Protocol):
         return None
 
     def gather(
-        self, state: State, now: ServerRound, asked: SiteRequest, like: Messages, talk: Conversation
+        self, state: State, now: ServerRound, asked: SiteRequest, like: Messages, conversation: Conversation
     ) -> "RoundOutcome":
         """What the round brings: the sum of messages like these, and whose they are."""
-        ...
 
     def metrics(self, asked: SiteRequest, traffic: "SiteBytes") -> tuple[HeldOut, int]:
         """The sum of the sites' metrics, and of how many sites it is; here, metrics that are sent in the clear."""
@@ -134,13 +130,12 @@ class SiteHalf(Protocol):
         """Whether a request with this verb brings the first request of a protocol."""
         return False
 
-    def check(self, asked: SiteRequest, like: Messages, now: Round) -> None:
+    def validate(self, asked: SiteRequest, like: Messages, now: Round) -> None:
         """Raise unless the site could answer with a message like this: nothing is noted, charged or drawn yet."""
         return
 
     def reply(self, asked: SiteRequest, found: Messages, now: Round) -> SiteReply:
         """The answer to the first message of a round."""
-        ...
 
     def check_evaluation(self, asked: SiteRequest) -> None:
         """The same as `check` for metrics."""
@@ -167,7 +162,7 @@ class FederatedChannel(Protocol):
         arranged: what its table in a plan is; None: it has none.
         sums_metrics: whether nobody sees the metrics of a single site.
         too_few: what happens to a round whose cohort is too small.
-        notes: what to consider, a sentence each.
+        notes: what to consider, as sentences.
     """
 
     words: ClassVar[tuple[str, ...]]
@@ -192,15 +187,15 @@ class FederatedChannel(Protocol):
         return 0
 
     @classmethod
-    def check_policy(cls, allow: "Allow") -> None:
+    def check_policy(cls, allow: "SitePolicy") -> None:
         """Raise `UserError` unless the policy's tables for this channel can be read."""
 
     def adapted(self, method: Method, sites: int, least: int, arranged: Arrangement | None) -> Method:
-        """The method as so many sites run it, with sums of at least `least` of them."""
+        """The method as this many sites run it, with sums of at least `least` of them."""
         return method
 
-    def obstacle(self, method: Method, sites: int, cohort: float) -> str:
-        """Why the method cannot run between so many sites, in a sentence or as a `TacitError`; empty: it can."""
+    def incompatibility(self, method: Method, sites: int, cohort: float) -> str:
+        """Why the method cannot run between this many sites, in a sentence or as a `TacitError`; empty: it can."""
         return ""
 
     def problem(self, plan: "FederationPlan") -> str:
@@ -212,25 +207,21 @@ class FederatedChannel(Protocol):
         """Why the server must be trusted with messages without noise, in a sentence; empty: it need not be."""
         return server_draws(method)
 
-    def objections(self, plan: "FederationPlan", allow: "Allow") -> Iterator[str]:
-        """What a site's policy objects to in what the plan arranges, a sentence each."""
+    def objections(self, plan: "FederationPlan", allow: "SitePolicy") -> Iterator[str]:
+        """What a site's policy objects to in what the plan arranges, as sentences."""
         return iter(())
 
     def reveals(self, method: Method) -> Iterator[str]:
-        """Who learns what in a round, a sentence each."""
-        ...
+        """Who learns what in a round, as sentences."""
 
     def survival(self, cohort: int, least: int) -> Survival:
         """What a round of this cohort takes and survives; it ends with at least `least` sites."""
-        ...
 
-    def at_server(self, sites: "EnrolledSites", noise: Noise, connect: Connect | None) -> ServerHalf:
+    def at_server(self, sites: "EnrolledSites", randomness: Randomness, connect: Connect | None) -> ServerHalf:
         """The server's half; `connect` replaces the connection to a further party, in tests."""
-        ...
 
     def at_site(self, member: Member) -> SiteHalf:
         """The half of a site."""
-        ...
 
 
 Halves = TypeVar("Halves")

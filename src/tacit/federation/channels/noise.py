@@ -14,8 +14,8 @@ def in_shares(mechanism: Any, losses: float) -> Any:
     A simulation may draw all shares of the noise at once; between sites that would make the server draw them.
     """
     changed: dict[str, Any] = {}
-    if hasattr(mechanism, "at_once"):
-        changed["at_once"] = False
+    if hasattr(mechanism, "single_draw"):
+        changed["single_draw"] = False
     if hasattr(mechanism, "dropouts"):
         changed["dropouts"] = max(mechanism.dropouts, losses)
     if hasattr(mechanism, "base"):
@@ -32,8 +32,8 @@ def server_draws(method: Method) -> str:
     """That the server sees messages without their noise and adds it itself, in a sentence; empty: it does not."""
     mechanism, price = method.mechanism, method.mechanism.price(0)
     noisy = not isinstance(price, Unproved) or price.noisy
-    at_once = any(getattr(each, "at_once", False) for each in _layers(mechanism))
-    if not noisy or (mechanism.requires not in ("messages", "all messages") and not at_once):
+    single_draw = any(getattr(each, "single_draw", False) for each in _layers(mechanism))
+    if not noisy or (mechanism.requires not in ("messages", "all messages") and not single_draw):
         return ""
     return (
         f"With {type(mechanism).__name__} the server sees this site's messages without noise and adds it "

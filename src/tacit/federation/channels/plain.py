@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from tacit.core import Messages, Method, Noise, Plain, Round, ServerRound, State, Sum
+from tacit.core import Messages, Method, Plain, Randomness, Round, ServerRound, State, Sum
 from tacit.core.interfaces import Conversation
 from tacit.core.server_half import aggregate_messages, read_messages, reject_unusable, sum_messages
 from tacit.engine.simulation import variance_and_scale
@@ -49,7 +49,7 @@ class FederatedPlain(FederatedChannel):
     def survival(self, cohort: int, least: int) -> Survival:
         return Survival(messages=1, losses=max(cohort - least, 0), colluding=None)
 
-    def at_server(self, sites: "EnrolledSites", noise: Noise, connect: Connect | None) -> "PlainServer":
+    def at_server(self, sites: "EnrolledSites", randomness: Randomness, connect: Connect | None) -> "PlainServer":
         return PlainServer(sites)
 
     def at_site(self, member: Member) -> "PlainSite":
@@ -63,7 +63,7 @@ class PlainServer(ServerHalf):
     sites: "EnrolledSites"
 
     def gather(
-        self, state: State, now: ServerRound, asked: SiteRequest, like: Messages, talk: Conversation
+        self, state: State, now: ServerRound, asked: SiteRequest, like: Messages, conversation: Conversation
     ) -> RoundOutcome:
         """The sum of all messages that can be read and are not too long."""
         method, traffic = self.sites.plan.method, SiteBytes()
@@ -76,13 +76,13 @@ class PlainServer(ServerHalf):
             )
         self._check_enough(len(wave.delivered))
         with single_thread():
-            total = _sum(method, state, kept, talk, now)
+            total = _sum(method, state, kept, conversation, now)
         diagnostics = (float(np.mean(wave.norms)) if wave.norms else 0.0, *variance_and_scale(total))
         content = sum(map(len, replies.values()))
         return RoundOutcome(total, wave.delivered, diagnostics, {"envelope": traffic.beyond(content, asked)}, traffic)
 
     def _check_enough(self, delivered: int) -> None:
-        least = self.sites.plan.least_cohort
+        least = self.sites.plan.min_cohort
         if delivered < least:
             raise TooFewClientsError(
                 f"Expected at least {least} sites to deliver, got {delivered}. "
@@ -90,10 +90,10 @@ class PlainServer(ServerHalf):
             )
 
 
-def _sum(method: Method, state: State, kept: Messages, talk: Conversation, now: Round) -> Sum:
+def _sum(method: Method, state: State, kept: Messages, conversation: Conversation, now: Round) -> Sum:
     """The messages' sum, in the order of the sites' numbers, whenever they came."""
     if not method.streams:
-        return aggregate_messages(method, talk, state, kept, now)
+        return aggregate_messages(method, conversation, state, kept, now)
     numbers = kept.clients
     parts = (sum_messages(method, state, kept.keep(numbers == number)) for number in numbers.tolist())
     first = next(parts)

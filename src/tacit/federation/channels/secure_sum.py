@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, ClassVar
 
-from tacit.core import Messages, Method, Noise, Round, ServerRound, State
+from tacit.core import Messages, Method, Randomness, Round, ServerRound, State
 from tacit.core.interfaces import Conversation
 from tacit.core.server_half import sum_of_total
 from tacit.core.state import Traffic
@@ -22,7 +22,7 @@ from tacit.federation.channels.interface import (
     register,
 )
 from tacit.federation.channels.noise import in_shares
-from tacit.federation.messages import EVALUATE, TALK, TRAIN, SiteRequest
+from tacit.federation.messages import CONTINUE, EVALUATE, TRAIN, SiteRequest
 from tacit.federation.metrics import DIM, HeldOut
 from tacit.federation.server.round_reports import RoundOutcome, SiteBytes
 from tacit.pieces.channels import SecureSum
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from tacit.federation.plan.plan import FederationPlan
     from tacit.federation.server.enrolled_sites import EnrolledSites
 
-_FEW = 64  # up to so many sites, secrets are shared on a complete graph
+_FEW = 64  # up to this many sites, secrets are shared on a complete graph
 _LOSSES = 0.25  # the least fraction of few sites that may be lost: one of four, two of eight
 CORRUPT = 0.25  # the least fraction of few sites that may collude with the server
 
@@ -88,7 +88,7 @@ class FederatedSecureSum(FederatedChannel):
         channel = replace(self.channel, dropout=losses, corrupt=corrupt, conversation=False)
         return replace(method, channel=channel, mechanism=in_shares(method.mechanism, losses))
 
-    def obstacle(self, method: Method, sites: int, cohort: float) -> str:
+    def incompatibility(self, method: Method, sites: int, cohort: float) -> str:
         size = max(int(cohort), self.min_cohort)
         if size > sites:
             return f"SecureSum needs at least {self.min_cohort} sites, got {sites}. Enrol more."
@@ -106,7 +106,7 @@ class FederatedSecureSum(FederatedChannel):
         messages = 5 if self.channel.level == "active_server" else 4
         return Survival(messages, max(cohort - needed, 0), int(self.channel.corrupt * cohort))
 
-    def at_server(self, sites: "EnrolledSites", noise: Noise, connect: Connect | None) -> "SecureSumServer":
+    def at_server(self, sites: "EnrolledSites", randomness: Randomness, connect: Connect | None) -> "SecureSumServer":
         return SecureSumServer(self.channel, sites)
 
     def at_site(self, member: Member) -> "SecureSumSite":
@@ -114,17 +114,17 @@ class FederatedSecureSum(FederatedChannel):
 
 
 def training_parameters(channel: SecureSum, least: int, like: Messages, now: Round) -> Parameters:
-    """Of the sum of messages of this form; it never has fewer of them than `least`, the plan's `least_cohort`."""
+    """Of the sum of messages of this form; it never has fewer of them than `least`, the plan's `min_cohort`."""
     tolerated = None if like.surplus is None else like.surplus.tolerated
-    return _with_least(least, channel.parameters(like.rows.dim, now, tolerated))
+    return _with_min_survivors(least, channel.parameters(like.rows.dim, now, tolerated))
 
 
 def evaluation_parameters(channel: SecureSum, least: int, cohort: int) -> Parameters:
     """Of the sum of metrics: as for a message without noise, with room for all limbs."""
-    return _with_least(least, replace(channel.parameters_for(cohort, DIM), bits=32))
+    return _with_min_survivors(least, replace(channel.parameters_for(cohort, DIM), bits=32))
 
 
-def _with_least(least: int, found: Parameters) -> Parameters:
+def _with_min_survivors(least: int, found: Parameters) -> Parameters:
     return replace(found, min_uploads=min(max(found.min_survivors, least), found.cohort))
 
 
@@ -152,11 +152,11 @@ class SecureSumServer(ServerHalf):
     sites: "EnrolledSites"
 
     def gather(
-        self, state: State, now: ServerRound, asked: SiteRequest, like: Messages, talk: Conversation
+        self, state: State, now: ServerRound, asked: SiteRequest, like: Messages, conversation: Conversation
     ) -> RoundOutcome:
         """The sum of the messages, of which the server sees none."""
         plan, traffic = self.sites.plan, SiteBytes()
-        parameters = training_parameters(self.channel, plan.least_cohort, like, now)
+        parameters = training_parameters(self.channel, plan.min_cohort, like, now)
         outcome = self._aggregate(TRAIN, asked, parameters, traffic)
         total = self.channel.message_format.numbers(outcome.result, like)
         surplus = opened_surplus(like.surplus, outcome, now)
@@ -170,7 +170,7 @@ class SecureSumServer(ServerHalf):
         return RoundOutcome(summed, outcome.clients, overhead=phases, traffic=traffic)
 
     def metrics(self, asked: SiteRequest, traffic: SiteBytes) -> tuple[HeldOut, int]:
-        parameters = evaluation_parameters(self.channel, self.sites.plan.least_cohort, len(asked.cohort))
+        parameters = evaluation_parameters(self.channel, self.sites.plan.min_cohort, len(asked.cohort))
         outcome = self._aggregate(EVALUATE, asked, parameters, traffic)
         return HeldOut.of_sum(outcome.result), len(outcome.clients)
 
@@ -187,7 +187,7 @@ class SecureSumServer(ServerHalf):
             except StopIteration as end:
                 outcome: SecaggOutcome = end.value
                 return outcome
-            replies = self.sites.ask_further(TALK, asked.session(verb), requests, traffic)
+            replies = self.sites.ask_further(CONTINUE, asked.session(verb), requests, traffic)
 
 
 def _phase_bytes(outcome: SecaggOutcome) -> dict[str, Traffic]:
@@ -206,36 +206,36 @@ class SecureSumSite(SiteHalf):
     def opens(self, verb: str) -> bool:
         return True
 
-    def check(self, asked: SiteRequest, like: Messages, now: Round) -> None:
+    def validate(self, asked: SiteRequest, like: Messages, now: Round) -> None:
         parameters = self._training_parameters(like, now)
         seed = bytes(crypto.KEY) if parameters.surplus else b""
-        answer(self._join(asked, TRAIN, parameters, seed), asked.talk)  # the reply goes nowhere
+        answer(self._join(asked, TRAIN, parameters, seed), asked.opening)  # the reply goes nowhere
 
     def reply(self, asked: SiteRequest, found: Messages, now: Round) -> SiteReply:
         parameters = self._training_parameters(found, now)
         seed = found.surplus.seeds[0].value if found.surplus is not None and parameters.surplus else b""
         joined = self._join(asked, TRAIN, parameters, seed)
-        return _step(set_vector(joined, self.channel.message_format.integers(found, 0)), asked.talk)
+        return _step(set_vector(joined, self.channel.message_format.integers(found, 0)), asked.opening)
 
     def check_evaluation(self, asked: SiteRequest) -> None:
-        answer(self._join_evaluation(asked), asked.talk)
+        answer(self._join_evaluation(asked), asked.opening)
 
     def reply_metrics(self, asked: SiteRequest, vector: Vector) -> SiteReply:
-        return _step(set_vector(self._join_evaluation(asked), vector), asked.talk)
+        return _step(set_vector(self._join_evaluation(asked), vector), asked.opening)
 
     def further(self, state: bytes, request: bytes) -> SiteReply:
         return _step(SecaggClientState.from_bytes(state), request)
 
     def _training_parameters(self, like: Messages, now: Round) -> Parameters:
-        return training_parameters(self.channel, self.member.plan.least_cohort, like, now)
+        return training_parameters(self.channel, self.member.plan.min_cohort, like, now)
 
     def _join_evaluation(self, asked: SiteRequest) -> SecaggClientState:
-        parameters = evaluation_parameters(self.channel, self.member.plan.least_cohort, len(asked.cohort))
+        parameters = evaluation_parameters(self.channel, self.member.plan.min_cohort, len(asked.cohort))
         return self._join(asked, EVALUATE, parameters, b"")
 
     def _join(self, asked: SiteRequest, verb: str, parameters: Parameters, seed: bytes) -> SecaggClientState:
         """Join secure aggregation, with fresh secrets; the vector follows."""
-        plan, least = self.member.plan, self.member.allow.least_cohort
+        plan, least = self.member.plan, self.member.allow.min_cohort
         policy = SecaggPolicy(
             threat_model=THREAT_MODELS[self.channel.level],
             min_corrupt=Fraction(1, 20),

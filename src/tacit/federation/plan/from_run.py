@@ -1,6 +1,6 @@
 """A plan from a finished simulation: its method, encoding and model, between the sites of a directory.
 
-What does not fit so many sites is changed, and said; so is what the encoding reveals of the clients' rows.
+What does not fit this many sites is changed, and said; so is what the encoding reveals of the clients' rows.
 """
 
 import json
@@ -19,7 +19,7 @@ from tacit.errors import TacitError, UserError, expect
 from tacit.federation.channels.interface import channel_of
 from tacit.federation.plan.directory import Directory
 from tacit.federation.plan.encoded_columns import known_to_all
-from tacit.federation.plan.plan import FederationPlan, Patience, federated
+from tacit.federation.plan.plan import FederationPlan, Timeouts, adapt_to_sites
 from tacit.runs.directory import read_encoding, read_manifest
 from tacit.runs.manifest import Manifest
 
@@ -34,8 +34,8 @@ class PlanFromRun:
     Attributes:
         plan: the plan.
         encoding: its encoding.
-        changes: what was changed for these sites, and why, a sentence each.
-        warnings: what to consider before anybody else sees it, a sentence each.
+        changes: what was changed for these sites, and why, as sentences.
+        warnings: what to consider before anybody else sees it, as sentences.
     """
 
     plan: FederationPlan
@@ -55,7 +55,7 @@ class PlanFromRun:
 
     def to_toml(self, run: Path, sites: str, encoding: str) -> str:
         """The content of the plan's file, beside which its encoding lies."""
-        plan, patience = self.plan, self.plan.patience
+        plan, timeouts = self.plan, self.plan.timeouts
         said = "".join(f"# {sentence}\n" for sentence in (*self.changes, *self.warnings))
         lines = {
             "method": (_toml(plan.method_name), ""),
@@ -68,9 +68,9 @@ class PlanFromRun:
             "unit": (_toml(plan.unit.value), "whose data the guarantee is about, where the method protects records"),
             **({"records": (_toml(plan.records), "that every site has at least")} if plan.records else {}),
             "seed": (_toml(plan.seed), "decides what may be public, such as the first weights"),
-            "least_cohort": (_toml(plan.least_cohort), "the fewest sites in a sum; a site may require more"),
+            "min_cohort": (_toml(plan.min_cohort), "the fewest sites in a sum; a site may require more"),
             "evaluate_every": (_toml(plan.evaluate_every), "rounds; on what sites hold out"),
-            "patience": (_table({"train": patience.train, "talk": patience.talk}), "seconds"),
+            "timeouts": (_table({"train": timeouts.train, "message": timeouts.message}), "seconds"),
         }
         written = "".join(f"{key} = {value}{f'  # {why}' if why else ''}\n" for key, (value, why) in lines.items())
         return f"# A plan from the run {run}. Read docs/guides/federation.md.\n{said}\n{written}"
@@ -97,15 +97,15 @@ def plan_from_run(run: Path, directory: Directory) -> PlanFromRun:
         public="",
         seed=manifest.seed,
         evaluate_every=EVALUATE_EVERY,
-        least_cohort=_least_cohort(made, sites),
+        min_cohort=_min_cohort(made, sites),
         retries=RETRIES,
         records=min(manifest.task.sizes) if made.terms.protects_records and made.terms.record_bound is None else 0,
         unit=manifest.task.unit if made.terms.protects_records else Unit.RECORD,
-        patience=Patience(),
+        timeouts=Timeouts(),
         encoding=encoding,
     )
     plan.check_channel()
-    _ = plan.run_plan().simulation.initial_state  # what cannot run is not written
+    _ = plan.run_spec().simulation.initial_state  # what cannot run is not written
     return PlanFromRun(plan, encoding, tuple(changes), tuple(_warnings(plan, encoding, manifest.task.args or {})))
 
 
@@ -130,7 +130,7 @@ def _described(run: Path, manifest: Manifest) -> tuple[Encoding, TableModel]:
 
 
 def _adapted(manifest: Manifest, sites: int) -> tuple[dict[str, object], list[str]]:
-    """The arguments of the run's method for so many sites, and what was changed in them, a sentence each."""
+    """The arguments of the run's method for this many sites, and what was changed in them, as sentences."""
     name, args, changes = manifest.method.name, dict(manifest.method.args or {}), []
     if args.pop("patience", None) is not None:
         changes.append("patience was left out: the server of a federation has no held-out data to stop early by.")
@@ -145,17 +145,17 @@ def _adapted(manifest: Manifest, sites: int) -> tuple[dict[str, object], list[st
         args["channel"] = "SecureSum()"
         changes.append(f'channel = "SecureSum()": nobody computes {type(made.channel).__name__} between sites.')
         made = methods.make(name, args)
-    adapted = federated(made, sites)
+    adapted = adapt_to_sites(made, sites)
     if adapted.channel != made.channel or adapted.mechanism != made.mechanism:
         changes.append(
-            f"Channel and noise are those for {sites} sites, of which a round needs {_least_cohort(made, sites)}: what "
+            f"Channel and noise are those for {sites} sites, of which a round needs {_min_cohort(made, sites)}: what "
             "suits many clients would survive no loss among few. Neither ε nor the noise of a sum changes by that."
         )
     return args, changes
 
 
 def _samples(method: Method, sites: int) -> bool:
-    """Whether the method's cohorts can be drawn from so many sites."""
+    """Whether the method's cohorts can be drawn from this many sites."""
     try:
         method.sampler.sampling(sites, 0)
     except TacitError:
@@ -163,9 +163,9 @@ def _samples(method: Method, sites: int) -> bool:
     return True
 
 
-def _least_cohort(method: Method, sites: int) -> int:
+def _min_cohort(method: Method, sites: int) -> int:
     """As many sites as are left if a round loses as many as its channel survives."""
-    adapted = federated(method, sites)
+    adapted = adapt_to_sites(method, sites)
     cohort = math.floor(adapted.sampler.sampling(sites, 0).mean_cohort(sites))
     return max(cohort - channel_of(adapted).survival(cohort, 1).losses, 1)
 

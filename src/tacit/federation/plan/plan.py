@@ -9,7 +9,7 @@
     encoding = "encoding.json"              # how rows of the sites' tables become numbers; none: sites have tensors
     sites = "directory.toml"                # the enrolled sites and their public keys
     unit = "person"                         # where sites know which records are one person's; otherwise "record"
-    patience = { train = 3600, talk = 120 } # seconds
+    timeouts = { train = 3600, message = 120 } # seconds
 
 A plan is known by the digest of its canonical form, which includes the public keys of all sites and the encoding:
 whoever changes anything of it has another plan, which no site has accepted.
@@ -31,7 +31,7 @@ from msgspec import field as member
 from torch import nn
 
 from tacit import core, methods
-from tacit.core import Key, Loss, Method, Noise
+from tacit.core import Key, Loss, Method, Randomness
 from tacit.core.losses import CrossEntropy
 from tacit.core.prices import ClientUnits, Unit
 from tacit.core.record_text import parse, records_of
@@ -49,17 +49,17 @@ from tacit.federation.plan.encoded_columns import TABLE_MODELS, check_encoding, 
 from tacit.federation.plan.entry_points import NO_CODE, AllowedCode
 from tacit.protocols import crypto
 from tacit.runs.experiment import flat_args
-from tacit.runs.records import Plan, check_draws_persons, size_noise
+from tacit.runs.run import RunSpec, calibrate_method, check_draws_persons
 
 FORMAT = 2
 Seconds = Annotated[float, Meta(gt=0)]
 
 
-class Patience(Struct, frozen=True):
-    """How many seconds the server waits for a round's first answers (`train`), and for every other one (`talk`)."""
+class Timeouts(Struct, frozen=True):
+    """How many seconds the server waits for a round's first answers (`train`), and for every other one (`message`)."""
 
     train: Seconds = 3600.0
-    talk: Seconds = 120.0
+    message: Seconds = 120.0
 
 
 class _Canonical(Struct, frozen=True, kw_only=True):
@@ -73,11 +73,11 @@ class _Canonical(Struct, frozen=True, kw_only=True):
     public: str = ""
     seed: int = 0
     evaluate_every: Annotated[int, Meta(ge=0)] = 10
-    least_cohort: Annotated[int, Meta(ge=1)] = 3
+    min_cohort: Annotated[int, Meta(ge=1)] = 3
     retries: Annotated[int, Meta(ge=0)] = 10
     records: Annotated[int, Meta(ge=0)] = 0
     unit: Literal["record", "person"] = "record"
-    patience: Patience = member(default_factory=Patience)
+    timeouts: Timeouts = member(default_factory=Timeouts)
 
 
 class _Table(_Canonical, frozen=True, kw_only=True):
@@ -106,12 +106,12 @@ class FederationPlan:
             rows within the constants of the encoding, as in a simulation, or none.
         seed: decides what may be public, such as the first weights.
         evaluate_every: sites evaluate the model on their held-out data every `n` rounds and after the last; 0: never.
-        least_cohort: the fewest sites with which a round ends and metrics are shown.
+        min_cohort: the fewest sites with which a round ends and metrics are shown.
         retries: how many attempts beside one for each round a run may take.
         records: how many records, or persons, every site has at least, by which noise that sites add for them is
             sized; 0: not said, which suffices where all draw batches at the same rate.
         unit: what a method that protects records protects within a site: records, or persons with all of theirs.
-        patience: how long the server waits.
+        timeouts: how long the server waits.
         encoding: how rows of the sites' tables become inputs and targets; None: sites have samples, not tables.
         arrangement: what the plan's table for its channel says, such as of an enclave; None: it has none.
         code: which code of others this party runs for the plan; not a part of what parties agree on.
@@ -126,18 +126,18 @@ class FederationPlan:
     public: str
     seed: int
     evaluate_every: int
-    least_cohort: int
+    min_cohort: int
     retries: int
     records: int
     unit: Unit
-    patience: Patience
+    timeouts: Timeouts
     encoding: Encoding | None = None
     arrangement: Arrangement | None = None
     code: AllowedCode = field(default=NO_CODE, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         methods.check_registered(self.method_name)
-        methods.check(self.method_name, self.args)
+        methods.validate(self.method_name, self.args)
         if self.encoding is not None:
             check_encoding(self.encoding)
         if self.has_own_model:
@@ -148,8 +148,8 @@ class FederationPlan:
         if self.public:
             entry_points.check_name(self.public, "the public data")
         expect(
-            self.least_cohort <= self.population,
-            f"least_cohort={self.least_cohort} of at most {self.population} sites",
+            self.min_cohort <= self.population,
+            f"min_cohort={self.min_cohort} of at most {self.population} sites",
         )
 
     def allowing(self, code: AllowedCode) -> "FederationPlan":
@@ -173,7 +173,7 @@ class FederationPlan:
 
     @property
     def refused_code(self) -> tuple[str, ...]:
-        """What the plan names and this party does not run, a sentence each. Imports nothing."""
+        """What the plan names and this party does not run, as sentences. Imports nothing."""
         found = (self.code.function_problem(name, what) for what, name in self.functions.items())
         return tuple(filter(None, (self.code.method_problem(self.method_name), *found)))
 
@@ -211,7 +211,7 @@ class FederationPlan:
             "model_args": dict(self.model_args),
             "encoding": "" if self.encoding is None else write_json(self.encoding.to_plain()).decode(),
             "sites": {name: key.hex() for name, key in self.directory.identities.items()},
-            "patience": {"train": float(self.patience.train), "talk": float(self.patience.talk)},
+            "timeouts": {"train": float(self.timeouts.train), "message": float(self.timeouts.message)},
             "unit": self.unit.value,
         }
         if self.arrangement is not None:
@@ -252,8 +252,8 @@ class FederationPlan:
         """The method as sites run it, with its noise; refused with a sentence if it cannot run between them."""
         if problem := self.code.method_problem(self.method_name):
             raise UserError(problem)
-        made = federated(
-            methods.make(self.method_name, self.args), self.population, self.least_cohort, self.arrangement
+        made = adapt_to_sites(
+            methods.make(self.method_name, self.args), self.population, self.min_cohort, self.arrangement
         )
         if self.unit is Unit.PERSON:
             _check_person_unit(made)
@@ -262,7 +262,9 @@ class FederationPlan:
                 f"{made.name} draws batches at a rate that depends on the number of a site's {self.unit}s. "
                 "Give the plan the fewest that any site has, records = …"
             )
-        return size_noise(made, self.population, ClientUnits((max(self.records, 1),) * self.population, self.unit))
+        return calibrate_method(
+            made, self.population, ClientUnits((max(self.records, 1),) * self.population, self.unit)
+        )
 
     @cached_property
     def channel(self) -> FederatedChannel:
@@ -340,20 +342,20 @@ class FederationPlan:
                 f"{str(error).splitlines()[0]}. Use the columns and classes that the plan's model expects."
             )
 
-    def run_plan(self, noise: Noise = "secret") -> Plan:
+    def run_spec(self, randomness: Randomness = "secret") -> RunSpec:
         """What the server runs: a model, the number of sites, and no data but public ones."""
         public = self._public_samples()
         whose = f"the public data {self.public}" if self.public else "the encoding"
         problems = [] if public is None else [*self.misfits(public, whose)]
         if problems:
             raise DataError(problems[0])
-        made = Plan(
+        made = RunSpec(
             method=self.method,
-            task=self.task_of(Population.elsewhere(self.population, public, self.records, self.unit), public),
+            task=self.task_of(Population.remote(self.population, public, self.records, self.unit), public),
             seed=self.seed,
             evaluate_every=max(self.evaluate_every, 1),
             args=self.args,
-            noise=noise,
+            randomness=randomness,
         )
         try:
             _ = made.simulation.initial_state
@@ -403,12 +405,12 @@ def _only(arranged: Sequence[Arrangement]) -> Arrangement | None:
     return arranged[0] if arranged else None
 
 
-def federated(method: Method, sites: int, least: int = 1, arranged: Arrangement | None = None) -> Method:
-    """The method as so many sites run it; raises `UserError` with a sentence if it cannot run between them.
+def adapt_to_sites(method: Method, sites: int, least: int = 1, arranged: Arrangement | None = None) -> Method:
+    """The method as this many sites run it; raises `UserError` with a sentence if it cannot run between them.
 
     Example:
-        >>> adapted = federated(methods.make("fl-std-dp", {"cohort": 8}), sites=8)
-        >>> adapted.mechanism.at_once, adapted.channel.dropout, adapted.mechanism.dropouts
+        >>> adapted = adapt_to_sites(methods.make("fl-std-dp", {"cohort": 8}), sites=8)
+        >>> adapted.mechanism.single_draw, adapted.channel.dropout, adapted.mechanism.dropouts
         (False, 0.25, 0.25)
     """
     adapted = channel_of(method).adapted(method, sites, least, arranged)
@@ -419,7 +421,7 @@ def federated(method: Method, sites: int, least: int = 1, arranged: Arrangement 
         )
     try:
         cohort = adapted.sampler.sampling(sites, 0).mean_cohort(sites)
-        problem = channel_of(adapted).obstacle(adapted, sites, cohort)
+        problem = channel_of(adapted).incompatibility(adapted, sites, cohort)
     except TacitError as error:
         raise UserError(f"{method.name} does not fit {sites} sites. {error}") from error
     if problem:

@@ -13,12 +13,12 @@ from msgspec.structs import replace
 from tacit.errors import ProtocolError
 from tacit.federation import messages as wire
 from tacit.federation.journal import AuditLog
-from tacit.federation.messages import EVALUATE, HELLO, TRAIN, Answer, SiteRequest
+from tacit.federation.messages import EVALUATE, REGISTER, TRAIN, Answer, SiteRequest
 from tacit.federation.plan.plan import FederationPlan
 from tacit.federation.server.round_reports import SiteBytes
 from tacit.federation.transport.endpoints import Failure, Transport
 
-STRIKES = 2  # failures in a row after which a site is not asked any more
+MAX_FAILURES = 2  # failures in a row after which a site is not asked any more
 
 
 class EnrolledSites:
@@ -32,14 +32,14 @@ class EnrolledSites:
 
     Attributes:
         problems: why each site that did not deliver last time did not, by name.
-        struck: sites that are not asked any more.
+        excluded: sites that are not asked any more.
         silent: the numbers of those that send no metrics.
     """
 
     def __init__(self, plan: FederationPlan, transport: Transport, run: bytes, journal: AuditLog | None) -> None:
         self.plan, self.transport, self.run, self.journal = plan, transport, run, journal
         self.problems: dict[str, str] = {}
-        self.struck: set[str] = set()
+        self.excluded: set[str] = set()
         self.silent: set[int] = set()
         self._failures: Counter[str] = Counter()  # in a row
         self._failed: set[str] = set()  # in this round
@@ -50,12 +50,12 @@ class EnrolledSites:
     # Who takes part
 
     def present(self) -> tuple[str, ...]:
-        """The enrolled sites that are connected, take part in this plan, and are not struck out."""
+        """The enrolled sites that are connected, take part in this plan, and are not excluded."""
         connected = {name for name in self.transport.sites() if name in self.plan.directory.identities}
-        for gone in [name for name in (*self._welcome, *self._declined, *self.struck) if name not in connected]:
+        for gone in [name for name in (*self._welcome, *self._declined, *self.excluded) if name not in connected]:
             self.readmit(gone)
-        self._greet(sorted(connected - self._welcome - self._declined - self.struck))
-        return tuple(name for name in self.plan.directory.names if name in self._welcome and name not in self.struck)
+        self._greet(sorted(connected - self._welcome - self._declined - self.excluded))
+        return tuple(name for name in self.plan.directory.names if name in self._welcome and name not in self.excluded)
 
     def present_of(self, cohort: Sequence[int]) -> list[int]:
         """The sites of a cohort that are connected and take part."""
@@ -66,17 +66,17 @@ class EnrolledSites:
         """Ask a site again, which has left or registers anew; its failures are forgotten."""
         self._welcome.discard(name)
         self._declined.discard(name)
-        self.struck.discard(name)
+        self.excluded.discard(name)
         self._failures.pop(name, None)
 
     def _greet(self, names: Sequence[str]) -> None:
         """Ask sites that have connected whether they take part in this plan."""
         if not names:
             return
-        hello = wire.Hello(self.plan.digest, self.run)
-        replies = self.transport.ask(HELLO, dict.fromkeys(names, wire.pack(hello)), self.plan.patience.talk)
+        register = wire.Registration(self.plan.digest, self.run)
+        replies = self.transport.ask(REGISTER, dict.fromkeys(names, wire.pack(register)), self.plan.timeouts.message)
         for name in names:
-            if self._read(HELLO, hello.session, name, replies.get(name, Failure("absent"))) is not None:
+            if self._read(REGISTER, register.session, name, replies.get(name, Failure("absent"))) is not None:
                 self._welcome.add(name)
                 self.log("joined", site=name)
                 self.problems.pop(name, None)
@@ -88,16 +88,16 @@ class EnrolledSites:
     # Asking
 
     def ask_round(
-        self, verb: str, asked: SiteRequest, talks: Mapping[int, bytes], traffic: SiteBytes
+        self, verb: str, asked: SiteRequest, openings: Mapping[int, bytes], traffic: SiteBytes
     ) -> dict[int, bytes]:
         """The first message of a round or an evaluation; what is sent only once goes to those who do not have it."""
-        first = {number: b"" if number in self._received else asked.first for number in talks}
-        requests = {n: wire.pack(replace(asked, first=first[n], talk=talk)) for n, talk in talks.items()}
+        first = {number: b"" if number in self._received else asked.first for number in openings}
+        requests = {n: wire.pack(replace(asked, first=first[n], opening=data)) for n, data in openings.items()}
         traffic.sent_once.update({number: len(content) for number, content in first.items()})
-        self.log("asked", verb=verb, round=asked.round + 1, attempt=asked.attempt, sites=self.names([*talks]))
-        found = self._ask(verb, asked.session(verb), requests, self.plan.patience.train, traffic)
+        self.log("asked", verb=verb, round=asked.round + 1, attempt=asked.attempt, sites=self.names([*openings]))
+        found = self._ask(verb, asked.session(verb), requests, self.plan.timeouts.train, traffic)
         if verb == TRAIN:
-            self._received = (self._received - set(talks)) | (set(found) if asked.first else set())
+            self._received = (self._received - set(openings)) | (set(found) if asked.first else set())
         return found
 
     def ask_further(
@@ -105,16 +105,17 @@ class EnrolledSites:
     ) -> dict[int, bytes]:
         """A further request of a channel's protocol, in a conversation or before a round."""
         packed = {
-            number: wire.pack(wire.Talk(self.plan.digest, session, request)) for number, request in requests.items()
+            number: wire.pack(wire.Continuation(self.plan.digest, session, request))
+            for number, request in requests.items()
         }
-        return self._ask(verb, session, packed, self.plan.patience.talk, traffic)
+        return self._ask(verb, session, packed, self.plan.timeouts.message, traffic)
 
     def _ask(
-        self, verb: str, session: bytes, requests: Mapping[int, bytes], patience: float, traffic: SiteBytes
+        self, verb: str, session: bytes, requests: Mapping[int, bytes], timeout: float, traffic: SiteBytes
     ) -> dict[int, bytes]:
         """The valid answers of these sites; all others have failed."""
         names = self.plan.directory.names
-        replies = self.transport.ask(verb, {names[number]: data for number, data in requests.items()}, patience)
+        replies = self.transport.ask(verb, {names[number]: data for number, data in requests.items()}, timeout)
         found: dict[int, bytes] = {}
         for number, request in requests.items():
             traffic.down[number] += len(request)
@@ -141,7 +142,7 @@ class EnrolledSites:
         if isinstance(found, Answer):
             return found.body
         self._note(name, f"refused ({found.code}): {found.text}")
-        if verb == HELLO:
+        if verb == REGISTER:
             self._declined.add(name)
         if verb == EVALUATE:
             self.silent.add(number)
@@ -166,9 +167,9 @@ class EnrolledSites:
         finally:
             for name in self.names(cohort):
                 self._failures[name] = self._failures[name] + 1 if name in self._failed else 0
-                if self._failures[name] >= STRIKES:
-                    self.struck.add(name)
-                    self.log("struck out", site=name)
+                if self._failures[name] >= MAX_FAILURES:
+                    self.excluded.add(name)
+                    self.log("excluded", site=name)
 
     def explanation(self) -> str:
         """Why sites are missing, by name; empty if nothing is known."""

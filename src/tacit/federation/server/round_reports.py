@@ -20,7 +20,7 @@ class SiteBytes:
     sent_once: Counter[int] = field(default_factory=Counter)
 
     def beyond(self, content: int, asked: SiteRequest, sites: int | None = None) -> Traffic:
-        """The bytes beyond this content of replies, and beyond the broadcast to all of the cohort, or so many sites."""
+        """The bytes beyond this content of replies, and beyond the broadcast to all of the cohort, or to some sites."""
         broadcasts = len(asked.frame) * (len(asked.cohort) if sites is None else sites) + self.sent_once.total()
         return Traffic(self.up.total() - content, self.down.total() - broadcasts)
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import ClassVar
 
-from tacit.core import KeySource, Method, Noise, Report, Round, RunKeys, State
+from tacit.core import KeySource, Method, Randomness, Report, Round, RunKeys, State
 from tacit.core.interfaces import Conversation
 from tacit.core.keys import Key, Ratchet, SecretKeys
 from tacit.core.server_half import (
@@ -38,7 +38,7 @@ from tacit.federation.server.enrolled_sites import EnrolledSites
 from tacit.federation.server.round_reports import RoundOutcome, SiteBytes, report_of, with_metrics
 from tacit.federation.transport.endpoints import Transport
 from tacit.protocols.kit import RUN
-from tacit.runs.records import Plan
+from tacit.runs.run import RunSpec
 from tacit.wire import frames
 from tacit.wire.frames import FrameKind
 
@@ -63,7 +63,7 @@ class FederationServer:
         plan: what is trained.
         transport: the way to the sites.
         journal: where to record what is sent, received and refused; None: nowhere.
-        noise: `secret`, or `seeded` in tests, where sites have seeded secrets too.
+        randomness: `secret`, or `seeded` in tests, where sites have seeded secrets too.
         sleep: how to wait for sites to connect.
         connect: makes a connection to a further party that the channel needs; None: as the plan says.
 
@@ -79,16 +79,16 @@ class FederationServer:
         plan: FederationPlan,
         transport: Transport,
         journal: AuditLog | None = None,
-        noise: Noise = "secret",
+        randomness: Randomness = "secret",
         sleep: Callable[[float], None] = time.sleep,
         connect: Connect | None = None,
     ) -> None:
-        self.plan, self._noise, self._sleep = plan, noise, sleep
+        self.plan, self._randomness, self._sleep = plan, randomness, sleep
         self.run = secrets.token_bytes(RUN)
         self.sites = EnrolledSites(plan, transport, self.run, journal)
         self._attempt, self._retries = 1, 0
         plan.check_channel()
-        self._channel = plan.channel.at_server(self.sites, noise, connect)
+        self._channel = plan.channel.at_server(self.sites, randomness, connect)
         self.sites.log("started", plan=plan.digest.hex(), method=plan.method_name, run=self.run.hex())
 
     @property
@@ -96,9 +96,9 @@ class FederationServer:
         return self.plan.method
 
     @cached_property
-    def run_plan(self) -> Plan:
+    def run_spec(self) -> RunSpec:
         """What `tacit.runs` runs, with this server as the source of its rounds."""
-        return self.plan.run_plan(self._noise)
+        return self.plan.run_spec(self._randomness)
 
     # The source of rounds
 
@@ -108,7 +108,7 @@ class FederationServer:
 
     def ready(self) -> None:
         """Wait until enough sites are connected; raises `TooFewClientsError` if they are not in time."""
-        self._channel.check()
+        self._channel.validate()
         waited = 0.0
         self.sites.ask_refusing()
         while True:
@@ -117,7 +117,7 @@ class FederationServer:
             if len(present) >= self.least:
                 return
             waited += time.monotonic() - began  # a silent site takes its time
-            if waited >= self.plan.patience.talk:
+            if waited >= self.plan.timeouts.message:
                 raise TooFewClientsError(
                     f"Expected at least {self.least} of {self.plan.population} sites, got {len(present)}. "
                     f"{self.sites.explanation()}Start those that are absent, let those that refused review the plan, "
@@ -127,7 +127,7 @@ class FederationServer:
             waited += POLL
 
     def rounds(self, state: State, last: int, keys: KeySource) -> Generator[tuple[State, Report]]:
-        layout = self.run_plan.simulation.layout
+        layout = self.run_spec.simulation.layout
         state = replace(state, layers=layout.sizes, shapes=layout.shapes)
         opened = self.method.channel.open(self.method, self.plan.population)
         with opened as conversation, closing(self._channel):
@@ -148,7 +148,7 @@ class FederationServer:
         return self._new_keys()
 
     def _new_keys(self) -> KeySource:
-        if self._noise == "seeded":
+        if self._randomness == "seeded":
             return AttemptKeys(self.plan.seed, self._retries)
         return SecretKeys(self.plan.seed)
 
@@ -157,7 +157,7 @@ class FederationServer:
     @property
     def least(self) -> int:
         """The fewest sites with which a round can begin."""
-        return max(self.plan.least_cohort, self.plan.channel.min_cohort)
+        return max(self.plan.min_cohort, self.plan.channel.min_cohort)
 
     # A round
 

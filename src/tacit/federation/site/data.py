@@ -86,29 +86,29 @@ class TableSource:
 
     Attributes:
         table: the table.
-        patient: the column that says which rows are one person's, named by the site and nobody else; empty: none.
+        person: the column that says which rows are one person's, named by the site and nobody else; empty: none.
     """
 
     table: Table
-    patient: str
+    person: str
 
     @property
     def summary(self) -> str:
         """What is there, in words."""
-        persons = f" of {len(set(self.table.texts(self.patient)))} persons" if self.patient else ""
+        persons = f" of {len(set(self.table.texts(self.person)))} persons" if self.person else ""
         return f"{self.table.rows} rows{persons} with the columns {listed(self.table.columns)}"
 
     def problems(self, plan: FederationPlan) -> Iterator[str]:
-        """Why the data cannot be trained on under this plan, a sentence each; nothing if they can."""
+        """Why the data cannot be trained on under this plan, as sentences; nothing if they can."""
         if plan.encoding is None:
             yield (
                 "This site's data are a table, and the plan does not say how its columns become numbers. Ask for one "
                 "with an encoding, as tacit federation plan writes it."
             )
             return
-        if self.patient in read_columns(plan.encoding):
+        if self.person in read_columns(plan.encoding):
             yield (
-                f"The plan reads the column {self.patient!r}, which says whose rows are whose here (patient): the id "
+                f"The plan reads the column {self.person!r}, which says whose rows are whose here (person): the id "
                 "of a person is neither an input nor a target."
             )
             return
@@ -119,7 +119,7 @@ class TableSource:
             yield f"The plan makes {count} numbers of this site's rows; at most {MAX_ENCODED} are computed."
 
     def remarks(self, plan: FederationPlan) -> Iterator[str]:
-        """What the site's operator should know about the data, a sentence each, if there is no problem."""
+        """What the site's operator should know about the data, as sentences, if there is no problem."""
         encoding = self._encoding(plan)
         yield from encoding.remarks(self.table)
         for name, values in encoding.categories.items():
@@ -134,13 +134,13 @@ class TableSource:
     def load(self, plan: FederationPlan) -> tuple[OwnSamples, Samples | None]:
         """All samples, and those that are held out; None: nobody has chosen any."""
         x, y = self._encoding(plan).samples(self.table, plan.loss_record)
-        persons = np.array(self.table.texts(self.patient)) if self.patient else None
+        persons = np.array(self.table.texts(self.person)) if self.person else None
         return OwnSamples(x, y, persons), None
 
     def _encoding(self, plan: FederationPlan) -> Encoding:
         """The plan's encoding, with the roles that columns have at this site."""
         assert plan.encoding is not None  # or else it is a problem
-        return replace(plan.encoding, client="", patient=self.patient, dropped=())
+        return replace(plan.encoding, client="", person=self.person, dropped=())
 
 
 @dataclass(frozen=True, eq=False)
@@ -171,17 +171,17 @@ class SampleSource:
 SiteSource = TableSource | SampleSource  # where a site's samples come from
 
 
-def read_source(data: str, folder: Path, patient: str) -> SiteSource:
+def read_source(data: str, folder: Path, person: str) -> SiteSource:
     """What a site's file names: a function of an installed package, or a table in its folder."""
     if not entry_points.is_name(data):
-        return TableSource(read_table(folder / data), patient)
+        return TableSource(read_table(folder / data), person)
     found = entry_points.call(data, "the data")
     if is_frame(found) or isinstance(found, Mapping):
-        return TableSource(read_table(found, data), patient)
-    if patient:
+        return TableSource(read_table(found, data), person)
+    if person:
         raise DataError(
-            f"Expected patient only with a table, whose column it names, got {patient!r} with the function {data}, "
-            "which returns samples. Let it return (x, y, persons), and leave patient out."
+            f"Expected person only with a table, whose column it names, got {person!r} with the function {data}, "
+            "which returns samples. Let it return (x, y, persons), and leave person out."
         )
     return read_returned(found, data)
 

@@ -32,7 +32,7 @@ from tacit.federation.journal import AuditLog
 from tacit.federation.plan.directory import Directory, new_identity, read_directory, read_identity
 from tacit.federation.plan.plan import FederationPlan
 from tacit.federation.site.data import SiteData, SiteSource, hold_out, read_source
-from tacit.federation.site.policy import Allow, Review, review, unit_objections
+from tacit.federation.site.policy import Review, SitePolicy, review, unit_objections
 from tacit.protocols import crypto
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ _TEMPLATE = """\
 
 data = "patients.csv"              # a CSV or Parquet file or a folder of them, whose columns the plan's encoding reads;
                                    # or package.module:function of an installed package that returns a table or (x, y)
-# patient = "person_id"            # of a table: the column that says which rows are one person's; then persons are
+# person = "person_id"            # of a table: the column that says which rows are one person's; then persons are
                                    # protected, and only by plans with unit = "person"
 held_out = 0.1                     # the fraction of the samples on which the model is evaluated, never trained
 identity = "identity.key"          # this site's secret key
@@ -53,11 +53,11 @@ state = "state"                    # the log, the privacy ledger and accepted pl
 [allow]
 methods = ["dp-fedsgd", "fl-top-record-dp"]
 models = {}                        # beside built-in ones: { "acme.models:net" = "sha256:…" }, tacit site pin
-# columns = ["age", "outcome"]     # of a table, which plans may read; by default all but patient
+# columns = ["age", "outcome"]     # of a table, which plans may read; by default all but person
 channels = ["secure-sum/active_server"]
 epsilon = 4.0                      # of all plans together, for each unit, against the server, which knows who took part
 delta = 1e-5
-least_cohort = 5                   # the fewest sites in a sum
+min_cohort = 5                   # the fewest sites in a sum
 metrics = "secure-sum"             # or "none", or "plain"
 
 # [allow.attestation]              # which enclaves are accepted, where channels has "enclave"; by default none
@@ -69,8 +69,8 @@ class SiteTable(Struct, frozen=True):
     """A site's file."""
 
     data: str
-    allow: Allow
-    patient: str = ""
+    allow: SitePolicy
+    person: str = ""
     held_out: Annotated[float, Meta(ge=0, lt=1)] = 0.1
     identity: Path = Path("identity.key")
     directory: Path = Path("directory.toml")
@@ -106,7 +106,7 @@ class SiteFiles:
     table: SiteTable
 
     @property
-    def allow(self) -> Allow:
+    def allow(self) -> SitePolicy:
         return self.table.allow
 
     @property
@@ -247,7 +247,7 @@ class SiteFiles:
     @cached_property
     def source(self) -> SiteSource:
         """Where the site's samples come from, as it is when it is first read."""
-        return read_source(self.table.data, self.path.parent, self.table.patient)
+        return read_source(self.table.data, self.path.parent, self.table.person)
 
     def load_data(self, plan: FederationPlan) -> SiteData:
         """What the site trains on under a plan, and what it holds out; raises `DataError` if they do not fit it."""
@@ -260,7 +260,7 @@ class SiteFiles:
         return SiteData.of(own, held_out, self.table.data)
 
     def problems(self) -> Iterator[str]:
-        """Which accepted plans the data do not fit, and why, a sentence each: they may have changed since."""
+        """Which accepted plans the data do not fit, and why, as sentences: they may have changed since."""
         for path in sorted((self.state / "reviews").glob("*.json")):
             digest = bytes.fromhex(read_json(files.read(path), Verdict, Source(label=str(path), closed=False)).plan)
             plan = self.accepted_plan(digest)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 FEW_CLIENTS = 100  # below it, noise that hides a whole client hides most of what clients have in common
 
 
-class Allow(Struct, frozen=True):
+class SitePolicy(Struct, frozen=True):
     """The table `allow` of a site's file.
 
     Attributes:
@@ -36,7 +36,7 @@ class Allow(Struct, frozen=True):
         channels: `plain`, `secure-sum/semi_honest`, `secure-sum/active_server`, `enclave`.
         epsilon: ε of all plans together, against the server; `inf` allows methods without a proved (ε, δ) guarantee.
         delta: δ of all plans together.
-        least_cohort: the fewest sites in a sum or a metric.
+        min_cohort: the fewest sites in a sum or a metric.
         metrics: how metrics on the site's held-out data may be sent: not at all, only in a secure sum, or in the clear.
         trust_server: whether the server may see this site's messages without noise and add it itself.
         columns: those of the site's table that plans may read; None: all but the one that names persons.
@@ -48,7 +48,7 @@ class Allow(Struct, frozen=True):
     channels: tuple[str, ...]
     epsilon: Annotated[float, Meta(gt=0, description="a positive number, or inf")]
     delta: Annotated[float, Meta(gt=0, lt=1)] = 1e-5
-    least_cohort: Annotated[int, Meta(ge=1)] = 5
+    min_cohort: Annotated[int, Meta(ge=1)] = 5
     metrics: Literal["none", "secure-sum", "plain"] = "none"
     trust_server: bool = False
     columns: tuple[str, ...] | None = None
@@ -114,13 +114,13 @@ class Review:
 
     Attributes:
         plan: the plan's digest.
-        objections: what the policy refuses, a sentence each; empty: the plan is within it.
+        objections: what the policy refuses, as sentences; empty: the plan is within it.
         cost: in ε, together with earlier plans.
         rounds: how many rounds are planned; 0: not known, because the method is not run here.
-        reveals: who learns what, a sentence each.
-        reads: how the plan reads the columns of the site's table, a sentence each.
-        problems: why it cannot be trained on the site's data, a sentence each; they may quote data, as `remarks` do.
-        remarks: what is lost or stands out when they are encoded, a sentence each.
+        reveals: who learns what, as sentences.
+        reads: how the plan reads the columns of the site's table, as sentences.
+        problems: why it cannot be trained on the site's data, as sentences; they may quote data, as `remarks` do.
+        remarks: what is lost or stands out when they are encoded, as sentences.
     """
 
     plan: bytes
@@ -143,7 +143,7 @@ class Review:
 
 
 def review(
-    plan: FederationPlan, allow: Allow, earlier: "Sequence[tuple[str, Charge]]" = (), samples: int = 0
+    plan: FederationPlan, allow: SitePolicy, earlier: "Sequence[tuple[str, Charge]]" = (), samples: int = 0
 ) -> Review:
     """Review a plan.
 
@@ -220,7 +220,7 @@ def reason_unbounded(method: Method) -> str:
     return price.reason
 
 
-def over_budget(plan: FederationPlan, allow: Allow, cost: Cost) -> Iterator[str]:
+def over_budget(plan: FederationPlan, allow: SitePolicy, cost: Cost) -> Iterator[str]:
     """That the plan costs more than the policy allows, in a sentence; every round is checked again as it is charged."""
     if not cost.reason and cost.total > allow.epsilon:
         earlier = f", together with ε = {cost.used:.3g} of earlier plans" if cost.used else ""
@@ -233,8 +233,8 @@ def over_budget(plan: FederationPlan, allow: Allow, cost: Cost) -> Iterator[str]
         )
 
 
-def objections(plan: FederationPlan, allow: Allow) -> Iterator[str]:
-    """What the policy objects to whatever was spent before, a sentence each.
+def objections(plan: FederationPlan, allow: SitePolicy) -> Iterator[str]:
+    """What the policy objects to whatever was spent before, as sentences.
 
     What the plan names comes first: code of others that the policy does not allow is not imported to find out more.
     """
@@ -251,8 +251,8 @@ def objections(plan: FederationPlan, allow: Allow) -> Iterator[str]:
         yield from _method_objections(here, allow)
 
 
-def _method_objections(plan: FederationPlan, allow: Allow) -> Iterator[str]:
-    """What the policy objects to in what the plan's method does, a sentence each."""
+def _method_objections(plan: FederationPlan, allow: SitePolicy) -> Iterator[str]:
+    """What the policy objects to in what the plan's method does, as sentences."""
     method = plan.method
     unbounded = reason_unbounded(method)
     channel = plan.channel
@@ -265,10 +265,10 @@ def _method_objections(plan: FederationPlan, allow: Allow) -> Iterator[str]:
         yield exposed
     if unbounded and math.isfinite(allow.epsilon):
         yield f"ε against the server is not bounded: {unbounded}. This site allows at most {allow.epsilon:g}."
-    if plan.least_cohort < allow.least_cohort:
+    if plan.min_cohort < allow.min_cohort:
         yield (
-            f"The plan ends a round with {plan.least_cohort} sites; this site requires {allow.least_cohort} in a sum "
-            f"(least_cohort)."
+            f"The plan ends a round with {plan.min_cohort} sites; this site requires {allow.min_cohort} in a sum "
+            f"(min_cohort)."
         )
 
 
@@ -283,18 +283,18 @@ def unit_objections(plan: FederationPlan, known: Unit) -> Iterator[str]:
         return
     if known is Unit.PERSON:
         yield (
-            "The plan protects single records, and this site's data say which are one person's (patient): a person "
-            'with several would be protected as so many records. Ask for a plan with unit = "person".'
+            "The plan protects single records, and this site's data say which are one person's (person): a person "
+            'with several would be protected as that many records. Ask for a plan with unit = "person".'
         )
     else:
         yield (
             "The plan protects persons, and this site's data do not say which records are one person's. Name the "
-            'column with their ids (patient = "column"), or let the data\'s function return (x, y, persons).'
+            'column with their ids (person = "column"), or let the data\'s function return (x, y, persons).'
         )
 
 
-def reveals(plan: FederationPlan, allow: Allow | None = None) -> Iterator[str]:
-    """Who learns what under this plan, a sentence each; with a policy, what this site adds to it."""
+def reveals(plan: FederationPlan, allow: SitePolicy | None = None) -> Iterator[str]:
+    """Who learns what under this plan, as sentences; with a policy, what this site adds to it."""
     channel = plan.channel
     yield from channel.reveals(plan.method)
     if plan.evaluate_every:
@@ -305,7 +305,7 @@ def reveals(plan: FederationPlan, allow: Allow | None = None) -> Iterator[str]:
     yield "Nobody can be kept from taking part badly or not at all: availability and poisoning are not covered."
 
 
-def worth(plan: FederationPlan) -> str:
+def few_sites_warning(plan: FederationPlan) -> str:
     """What the unit of privacy is worth at this number of sites, in a sentence."""
     sites, unit = plan.population, unit_of(plan)
     if reason_unbounded(plan.method) or unit.within_client or sites >= FEW_CLIENTS:

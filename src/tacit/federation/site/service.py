@@ -33,7 +33,16 @@ from tacit.errors import (
 )
 from tacit.federation import messages as wire
 from tacit.federation.channels.interface import SiteReply
-from tacit.federation.messages import EVALUATE, HELLO, PREPARE, TALK, TRAIN, RefusalCode, RefusedError, SiteRequest
+from tacit.federation.messages import (
+    CONTINUE,
+    EVALUATE,
+    PREPARE,
+    REGISTER,
+    TRAIN,
+    RefusalCode,
+    RefusedError,
+    SiteRequest,
+)
 from tacit.federation.plan.plan import FederationPlan
 from tacit.federation.site.accepted_plan import AcceptedPlan, Secrets, SiteProgress, fresh_secrets
 from tacit.federation.site.data import SiteData
@@ -87,17 +96,19 @@ class Site:
 
     def _read(self, verb: str, request: bytes) -> tuple[bytes, Callable[[], bytes]]:
         """The conversation that a request belongs to, and what to do."""
-        if verb == HELLO:
-            hello = wire.read_request(request, wire.Hello)
-            return hello.session, lambda: self._hello(hello)
-        if verb in (TALK, PREPARE):
-            talk = wire.read_request(request, wire.Talk)
-            return talk.session, lambda: self._talk(talk) if verb == TALK else self._prepare(talk)
+        if verb == REGISTER:
+            register = wire.read_request(request, wire.Registration)
+            return register.session, lambda: self._register(register)
+        if verb in (CONTINUE, PREPARE):
+            further = wire.read_request(request, wire.Continuation)
+            return further.session, lambda: self._continue(further) if verb == CONTINUE else self._prepare(further)
         if verb in (TRAIN, EVALUATE):
             asked = wire.read_request(request, SiteRequest)
             act = self._train if verb == TRAIN else self._evaluate
             return asked.session(verb), lambda: act(asked)
-        raise RefusedError("malformed", f"Expected one of hello, train, talk, prepare, evaluate, got {verb[:20]!r}.")
+        raise RefusedError(
+            "malformed", f"Expected one of register, train, continue, prepare, evaluate, got {verb[:20]!r}."
+        )
 
     def _refuse(self, verb: str, session: bytes, code: RefusalCode, text: str) -> bytes:
         self.journal.append("refused", verb=verb[:20], code=code, reason=text[:500])
@@ -106,9 +117,9 @@ class Site:
 
     # Verbs
 
-    def _hello(self, hello: wire.Hello) -> bytes:
-        plan = self._accepted(hello.plan)
-        self.journal.append("joined", plan=hello.plan.hex(), run=hello.run.hex(), method=plan.plan.method_name)
+    def _register(self, register: wire.Registration) -> bytes:
+        plan = self._accepted(register.plan)
+        self.journal.append("joined", plan=register.plan.hex(), run=register.run.hex(), method=plan.plan.method_name)
         return self.registration
 
     def _train(self, asked: SiteRequest) -> bytes:
@@ -125,7 +136,7 @@ class Site:
         self._keep(plan, progress, asked, memory)
         self._check_finite(plan, found)
         self.journal.append("trained", **_round_of(asked))
-        return self._send(plan, asked.session(TRAIN), asked.talk, lambda: plan.channel.reply(asked, found, now))
+        return self._send(plan, asked.session(TRAIN), asked.opening, lambda: plan.channel.reply(asked, found, now))
 
     def _evaluate(self, asked: SiteRequest) -> bytes:
         plan = self._accepted(asked.plan)
@@ -138,23 +149,25 @@ class Site:
         self._begin(plan, asked, EVALUATE)
         vector = plan.evaluate(view.weights, plan.data.held_out).to_vector()
         self.journal.append("evaluated", plan=asked.plan.hex(), round=asked.round, attempt=asked.attempt)
-        return self._send(plan, asked.session(EVALUATE), asked.talk, lambda: plan.channel.reply_metrics(asked, vector))
+        return self._send(
+            plan, asked.session(EVALUATE), asked.opening, lambda: plan.channel.reply_metrics(asked, vector)
+        )
 
-    def _talk(self, talk: wire.Talk) -> bytes:
-        plan = self._accepted(talk.plan)
+    def _continue(self, further: wire.Continuation) -> bytes:
+        plan = self._accepted(further.plan)
         found = plan.conversation()
-        if found is None or found[0] != talk.session:
+        if found is None or found[0] != further.session:
             raise RefusedError("replay", "This site is in no such conversation: it has ended, or was never begun.")
-        if self._answered == talk.request:
+        if self._answered == further.request:
             raise RefusedError("replay", "This request was answered before.")
         session, state = found
-        return self._send(plan, session, talk.request, lambda: plan.channel.further(state, talk.request))
+        return self._send(plan, session, further.request, lambda: plan.channel.further(state, further.request))
 
-    def _prepare(self, talk: wire.Talk) -> bytes:
+    def _prepare(self, further: wire.Continuation) -> bytes:
         """A step of the channel's protocol before a round."""
-        reply, noted = self._accepted(talk.plan).channel.prepare(talk.request)
+        reply, noted = self._accepted(further.plan).channel.prepare(further.request)
         if noted:
-            self.journal.append(plan=talk.plan.hex(), **noted)
+            self.journal.append(plan=further.plan.hex(), **noted)
         return reply
 
     def _send(self, plan: AcceptedPlan, session: bytes, request: bytes, answer: Callable[[], SiteReply]) -> bytes:
@@ -196,7 +209,7 @@ class Site:
 
     def _check(self, plan: AcceptedPlan, asked: SiteRequest, verb: str) -> Parts:
         """The broadcast's parts, if the request is one that an honest server would send now."""
-        cohort, least = asked.cohort, max(self.files.allow.least_cohort, plan.plan.least_cohort)
+        cohort, least = asked.cohort, max(self.files.allow.min_cohort, plan.plan.min_cohort)
         if list(cohort) != sorted(set(cohort)) or cohort[-1] >= plan.plan.population or self.number not in cohort:
             raise RefusedError("malformed", "Expected a cohort of enrolled sites that includes this one.")
         if len(cohort) < least:
@@ -215,7 +228,7 @@ class Site:
             raise RefusedError("malformed", "What is sent once has another digest than announced.")
         if not asked.first and plan.progress.first != asked.first_digest.hex():
             raise RefusedError("protocol", "This site has not received what is sent once, or received something else.")
-        if bool(asked.talk) != plan.channel.opens(verb):
+        if bool(asked.opening) != plan.channel.opens(verb):
             raise RefusedError("malformed", "Expected the first request of the plan's channel.")
         return {**frame.parts, **first}
 
@@ -223,7 +236,7 @@ class Site:
         """Raise unless the site could answer this: nothing is noted, charged or drawn, and no data are looked at."""
         now = _round(plan, asked)
         like = empty_messages(plan.method, _view(plan, parts, now), plan.layout.shapes, now)
-        plan.channel.check(asked, like, now)
+        plan.channel.validate(asked, like, now)
 
     def _begin(self, plan: AcceptedPlan, asked: SiteRequest, verb: str) -> SiteProgress:
         """Note the attempt, durably, so that it is never answered again, and leave the conversation before it."""

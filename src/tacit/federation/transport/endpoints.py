@@ -31,11 +31,9 @@ class Transport(Protocol):
 
     def sites(self) -> tuple[str, ...]:
         """The names of the sites that are connected now."""
-        ...
 
-    def ask(self, verb: str, requests: Mapping[str, bytes], patience: float) -> Mapping[str, bytes | Failure]:
-        """Send each named site its own request; one entry for each of them, after `patience` seconds at the latest."""
-        ...
+    def ask(self, verb: str, requests: Mapping[str, bytes], timeout: float) -> Mapping[str, bytes | Failure]:
+        """Send each named site its own request; one entry for each of them, after `timeout` seconds at the latest."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +44,7 @@ class InProcess:
 
     Attributes:
         handlers: every connected site's `handle`, by name.
-        clock: seconds, for patience.
+        clock: seconds, for timeout.
     """
 
     handlers: Mapping[str, Handler]
@@ -55,8 +53,8 @@ class InProcess:
     def sites(self) -> tuple[str, ...]:
         return tuple(self.handlers)
 
-    def ask(self, verb: str, requests: Mapping[str, bytes], patience: float) -> Mapping[str, bytes | Failure]:
-        deadline = self.clock() + patience
+    def ask(self, verb: str, requests: Mapping[str, bytes], timeout: float) -> Mapping[str, bytes | Failure]:
+        deadline = self.clock() + timeout
         return {name: self._one(name, verb, request, deadline) for name, request in requests.items()}
 
     def _one(self, name: str, verb: str, request: bytes, deadline: float) -> bytes | Failure:

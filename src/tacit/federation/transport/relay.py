@@ -22,7 +22,7 @@ SOCKET = "relay.sock"
 MAX_PATH = 107  # bytes of a local socket's path on Linux
 SECONDS_BETWEEN_TRIES = 0.2
 BACKLOG = 64
-GRACE = 5.0  # seconds for the bytes to pass the local socket, in addition to the patience with sites
+GRACE = 5.0  # seconds for the bytes to pass the local socket, in addition to the timeout with sites
 
 
 class Relay:
@@ -51,7 +51,7 @@ class Relay:
                 link.send_bytes(json.dumps(self._transport.sites()).encode())
                 return
             requests = {name: link.recv_bytes() for name in question["sites"]}
-            replies = self._transport.ask(question["verb"], requests, question["patience"])
+            replies = self._transport.ask(question["verb"], requests, question["timeout"])
             failures = {name: [got.reason, got.text] for name, got in replies.items() if isinstance(got, Failure)}
             link.send_bytes(json.dumps(failures).encode())
             for name in requests:
@@ -62,7 +62,7 @@ class Relay:
 
 @dataclass(frozen=True)
 class RelayTransport:
-    """The end that asks: a `Transport`. While the other process restarts, `ask` waits for it within its patience.
+    """The end that asks: a `Transport`. While the other process restarts, `ask` waits for it within its timeout.
 
     Attributes:
         path: the local socket.
@@ -78,22 +78,22 @@ class RelayTransport:
         except (OSError, EOFError):
             return ()
 
-    def ask(self, verb: str, requests: Mapping[str, bytes], patience: float) -> Mapping[str, bytes | Failure]:
-        deadline = time.monotonic() + patience
+    def ask(self, verb: str, requests: Mapping[str, bytes], timeout: float) -> Mapping[str, bytes | Failure]:
+        deadline = time.monotonic() + timeout
         try:
             with self._connected(deadline) as link:
                 return _exchange(link, verb, requests, deadline)
         except (OSError, EOFError):
             return dict.fromkeys(requests, Failure("error", "The process that is connected to the sites ended."))
 
-    def check(self) -> None:
+    def validate(self) -> None:
         """Raise `UserError` unless the other process is running."""
         try:
             self._connect().close()
         except OSError as error:
             raise UserError(
                 f"Could not reach the federation's server at {self.path}: {error.strerror}. "
-                "Start it with tacit federation serve, or give its folder with --study."
+                "Start it with tacit federation serve, or give its folder with --folder."
             ) from error
 
     def _connected(self, deadline: float) -> Connection:
@@ -112,8 +112,8 @@ class RelayTransport:
 def _exchange(
     link: Connection, verb: str, requests: Mapping[str, bytes], deadline: float
 ) -> dict[str, bytes | Failure]:
-    patience = max(0.0, deadline - time.monotonic())
-    link.send_bytes(json.dumps({"verb": verb, "patience": patience, "sites": list(requests)}).encode())
+    timeout = max(0.0, deadline - time.monotonic())
+    link.send_bytes(json.dumps({"verb": verb, "timeout": timeout, "sites": list(requests)}).encode())
     for request in requests.values():
         link.send_bytes(request)
     if not link.poll(max(0.0, deadline - time.monotonic()) + GRACE):

@@ -45,8 +45,8 @@ class Enclave(Channel):
 
     Formal guarantees: none by itself. With a mechanism that adds noise to sums, the noise is added inside. The enclave
     draws cohorts itself, and enforces number of rounds and budget. The host learns who takes part: sampling amplifies
-    privacy against recipients of the models, not against the host. Not covered: within the method's reach, or the
-    mechanism's bound, a client may send any update, such as one with its sign flipped.
+    privacy against recipients of the models, not against the host. Not covered: within the method's `max_row_norm`, or
+    the mechanism's bound, a client may send any update, such as one with its sign flipped.
 
     Sees: the server outside, ciphertext, its length and time, who takes part, and what the enclave releases; the
     enclave, every message. An attacker with physical access to the processor, with an exploit against it, or who
@@ -57,7 +57,7 @@ class Enclave(Channel):
     wire: WireFormat | None = None
     down: WireFormat | None = None
     padding: int = 1
-    least: int = 3
+    min_clients: int = 3
     colluding: float = 0.1
     conversation: bool = False
     hardware: bool = False
@@ -65,7 +65,7 @@ class Enclave(Channel):
 
     def __post_init__(self) -> None:
         expect(self.padding >= 1, f"padding={self.padding} >= 1")
-        expect(self.least >= 1, f"least={self.least} >= 1")
+        expect(self.min_clients >= 1, f"min_clients={self.min_clients} >= 1")
         expect(0 <= self.colluding < 1, f"colluding={self.colluding} in [0, 1)")
 
     @property
@@ -81,12 +81,12 @@ class Enclave(Channel):
     def tolerates(self) -> str:
         return (
             f"{self.colluding:.0%} of the clients of a cohort may collude with the host: a sum is released only if at "
-            f"least {self.least} others contribute to it"
+            f"least {self.min_clients} others contribute to it"
         )
 
     def contributors(self, cohort: int) -> int:
         """How many clients of a cohort must contribute, so that enough of them are honest."""
-        return self.least + ceil(self.colluding * cohort - 1e-9)
+        return self.min_clients + ceil(self.colluding * cohort - 1e-9)
 
     @cached_property
     def message_format(self) -> UploadFormat:
@@ -136,8 +136,8 @@ class Enclave(Channel):
         needed = self.contributors(largest)
         expect(
             largest >= needed or len(fixed) < len(sizes),
-            f"cohorts of at least {needed} clients for Enclave(least={self.least}, colluding={self.colluding:g}), got "
-            f"{largest}",
+            f"cohorts of at least {needed} clients for Enclave(min_clients={self.min_clients}, "
+            f"colluding={self.colluding:g}), got {largest}",
             "No sum would be released: use larger cohorts, or declare fewer colluding or honest clients.",
         )
 
@@ -208,7 +208,7 @@ def _charging(method: Method, population: int, journal: Journal | None) -> Charg
 
     budget = method.budget
     assert budget is not None
-    if method.terms.unsized:
+    if method.terms.uncalibrated:
         raise UserError(f"Expected a mechanism with a noise multiplier, got {method.mechanism}. Configure it anew.")
     in_sum = method.terms.record_bound is not None  # the noise is for records, as if every client took part
     units = ClientUnits((1,) * population, Unit.RECORD) if in_sum else ClientUnits.whole(population)

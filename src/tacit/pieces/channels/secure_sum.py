@@ -54,7 +54,7 @@ class SecureSum(Channel):
         dropout: the fraction that may drop out, in any phase; if more do, or more than noise in shares provides for
             (`DistributedGaussian(dropouts=...)`), the round ends without a sum.
         bits: sums are modulo 2^bits; fewer than 32 save bytes and make the grid coarser.
-        reach: the largest absolute value in a message without noise; a client that exceeds it drops out.
+        value_range: the largest absolute value in a message without noise; a client that exceeds it drops out.
         conversation: run the protocol with real keys and messages.
 
     Formal guarantees: if at most the given fractions collude and drop out, the server and the colluders together learn
@@ -64,8 +64,8 @@ class SecureSum(Channel):
     losses that the clients agreed upon, and no others. If at most the fraction `corrupt` lies about shares, the sum is
     exact and nobody honest is named; a client that is excluded for it counts as a dropout. Not covered: a client may
     send any vector, such as one that is not clipped, has no noise, or has its sign flipped: nobody sees its length, and
-    sums wrap around, so that one client can set the mean to anything within about `reach` in every number. If more
-    clients lie, or `dropout` and twice `corrupt` together exceed a third, liars can make a round fail; they cannot
+    sums wrap around, so that one client can set the mean to anything within about `value_range` in every number. If
+    more clients lie, or `dropout` and twice `corrupt` together exceed a third, liars can make a round fail; they cannot
     learn another client's message. The server knows who takes part, and when.
 
     Sees: the server, the sum of the messages, who took part and who dropped out, and the seeds of surplus noise, which
@@ -76,7 +76,7 @@ class SecureSum(Channel):
     corrupt: float = 0.1
     dropout: float = 0.1
     bits: int = 32
-    reach: float = 16.0
+    value_range: float = 16.0
     conversation: bool = False
     messages_seen_by: ClassVar[Reader] = "nobody"
     min_cohort: ClassVar[int] = MIN_COHORT
@@ -87,7 +87,7 @@ class SecureSum(Channel):
         for name in ("corrupt", "dropout"):
             expect(0 <= getattr(self, name) < 1, f"{name}={getattr(self, name)} in [0, 1)")
         expect(8 <= self.bits <= 32, f"bits={self.bits} in [8, 32]")
-        expect(0 < self.reach < float("inf"), f"reach={self.reach} > 0 and finite")
+        expect(0 < self.value_range < float("inf"), f"value_range={self.value_range} > 0 and finite")
 
     @property
     def tolerates(self) -> str:
@@ -106,7 +106,7 @@ class SecureSum(Channel):
         if messages.grid_step is not None:
             return messages
         step, rows = self.step(now), messages.rows.dense().double()
-        out_of_range = (rows.abs() > self.reach).any(1)
+        out_of_range = (rows.abs() > self.value_range).any(1)
         rounded = (rows / step).round().mul_(step).masked_fill_(out_of_range[:, None], torch.nan)
         return replace(messages, rows=DenseRows(rounded), grid_step=GridStep(step))
 
@@ -150,7 +150,7 @@ class SecureSum(Channel):
 
     def step(self, now: Round) -> float:
         """The grid step of messages without noise: sums of the largest cohort do not wrap around."""
-        return ldexp(1.0, ceil(log2(now.max_cohort * self.reach / ((1 << self.bits - 1) - now.max_cohort))))
+        return ldexp(1.0, ceil(log2(now.max_cohort * self.value_range / ((1 << self.bits - 1) - now.max_cohort))))
 
     def open(
         self, method: Method, population: int, seed: int | None = None

@@ -95,7 +95,7 @@ class Sense(Codec):
         """Whether all coefficients are the lowest, so that none is drawn."""
         return self.lowest == 1
 
-    def calibrate(self, state: State, public: Wave, noise: AggregateNoise, now: Round) -> State:
+    def tune(self, state: State, public: Wave, noise: AggregateNoise, now: Round) -> State:
         """The threshold with the smallest error for the update of a client with the public data.
 
         The update is clipped as a client's, and its coefficients get noise as those of an aggregate, in each of several

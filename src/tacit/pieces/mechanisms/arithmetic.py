@@ -37,8 +37,8 @@ class SharedNoise:
         multiplier: standard deviation of the honest clients' noise over that bound.
         honest: the fraction of a cohort that is assumed to add its share and not to disclose it.
         dropouts: the fraction of a cohort that may be lost, for which every share has a surplus.
-        records: the bound is on one record's contribution, and a row is a sum over at most so many; None: it is on the
-            whole row.
+        records: the bound is on one record's contribution, and a row is a sum over at most this many; None: it is on
+            the whole row.
     """
 
     bound: Bound

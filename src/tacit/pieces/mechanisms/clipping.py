@@ -53,7 +53,7 @@ class Clip(Protocol):
 
     @property
     def max_records(self) -> int | None:
-        """The bound is of what one record adds to a row, which sums over at most so many; None: it is of whole rows."""
+        """The bound is of one record in a row, which sums over at most this many; None: it is of whole rows."""
         return None
 
     @property

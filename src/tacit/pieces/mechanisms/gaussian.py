@@ -27,7 +27,7 @@ from tacit.core import (
     Wave,
 )
 from tacit.core.interfaces import DryRun, Mechanism, Visibility
-from tacit.core.prices import AggregateNoise, Price, Release, Unit, Unproved, Unsized
+from tacit.core.prices import AggregateNoise, Price, Release, Uncalibrated, Unit, Unproved
 from tacit.core.rows import Surplus
 from tacit.errors import UserError, WireError, expect
 from tacit.pieces.mechanisms.arithmetic import Arithmetic, Reals, SharedNoise
@@ -86,7 +86,7 @@ class CentralGaussian(Mechanism):
     def price(self, index: int, turnout: Turnout | None = None) -> Price:
         """The Gaussian mechanism of this multiplier."""
         if self.noise_multiplier is None:
-            return Unsized()
+            return Uncalibrated()
         release = Reals().release(self.noise_multiplier, 1.0)
         if self.exact and release is not None:
             release = Release(release.loss, DISTANCE)
@@ -98,7 +98,7 @@ class CentralGaussian(Mechanism):
         bound = self.clip.bound(_NO_ROWS, state).whole
         return AggregateNoise(bound, bound * self.clip.sum_multiplier(self.noise_multiplier) / expected_cohort)
 
-    def sized(self, noise: float) -> Self:
+    def with_noise_multiplier(self, noise: float) -> Self:
         return replace(self, noise_multiplier=noise)
 
     def prepare(self, state: State, dry_run: DryRun | None) -> State:
@@ -153,7 +153,7 @@ class DistributedGaussian(Mechanism):
             another channel the round costs more, which is charged.
         colluding: the fraction of a cohort that may disclose its share of the noise to the adversary.
         arithmetic: `Reals()` for simulations, `Grid()` for sums of integers, which `SecureSum` requires.
-        at_once: draw all shares of a round as one sample of the same distribution, which is faster in simulations.
+        single_draw: draw all shares of a round as one sample of the same distribution, which is faster in simulations.
             Otherwise each client draws its own share, as in a federation.
 
     Formal guarantees: adding or removing one client changes the sum by at most the public bound, so a round is a
@@ -175,7 +175,7 @@ class DistributedGaussian(Mechanism):
     dropouts: float = 0.0
     colluding: float = 0.0
     arithmetic: Arithmetic = Reals()
-    at_once: bool = True
+    single_draw: bool = True
     requires: ClassVar[Visibility] = "only the sum"
     bounded_for: ClassVar[tuple[Unit, ...]] = tuple(Unit)
     reads: ClassVar[tuple[Part, ...]] = (Part.BOUND,)
@@ -218,7 +218,7 @@ class DistributedGaussian(Mechanism):
     def price(self, index: int, turnout: Turnout | None = None) -> Price:
         """A Gaussian mechanism with the declared noise; with less if more clients were lost than tolerated."""
         if self.noise_multiplier is None:
-            return Unsized()
+            return Uncalibrated()
         release = self.arithmetic.release(self.noise_multiplier, self._part(turnout))
         if release is None:
             return _price(self.clip, None)
@@ -238,7 +238,7 @@ class DistributedGaussian(Mechanism):
         """Whether the sum's noise has its target variance, which is the same for all turnouts of which this is true."""
         return turnout.delivered >= turnout.cohort - self._noise_of(1.0, Bound()).tolerated(turnout.cohort)
 
-    def sized(self, noise: float) -> Self:
+    def with_noise_multiplier(self, noise: float) -> Self:
         return replace(self, noise_multiplier=noise)
 
     def prepare(self, state: State, dry_run: DryRun | None) -> State:
@@ -255,7 +255,7 @@ class DistributedGaussian(Mechanism):
         noise = self._noise(self._received_bound(view))
         surplus = Surplus(noise.tolerated(now.cohort))
         encoded = replace(self.arithmetic.encode(messages, noise, now), surplus=surplus)
-        if self.at_once or not encoded.rows.count:
+        if self.single_draw or not encoded.rows.count:
             return encoded
         keys, rows, clients = now.clients.child("noise share"), encoded.rows.dense(), messages.clients.tolist()
         surplus = replace(surplus, seeds={client: keys.of(client).child("surplus") for client in clients})
@@ -274,7 +274,7 @@ class DistributedGaussian(Mechanism):
         An empty cohort gets the noise in any case.
         """
         noise = self._noise(total.bound)
-        if not self.at_once and now.cohort:
+        if not self.single_draw and now.cohort:
             excess = self._excess(total, noise, now)
             return replace(total, total=total.total - excess, weight=now.expected_cohort, surplus=None)
         remaining = min(total.weight, float(noise.remaining(now.cohort))) if now.cohort else 1.0

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from tacit.core.interfaces import DryRun, Mechanism, Payload, Visibility
 from tacit.core.keys import Key
-from tacit.core.prices import Price, Unproved, Unsized
+from tacit.core.prices import Price, Uncalibrated, Unproved
 from tacit.core.provenance import read_parts
 from tacit.core.state import BoundedMessages, ClientRound, Messages, Round, ServerRound, State, Sum, Turnout, View
 from tacit.core.wave import Perturbation, Wave
@@ -166,7 +166,7 @@ class ByImportance(Mechanism):
     """A base mechanism, and additional noise on the groups that matter least, or most, to each client.
 
     Args:
-        base: adds equal noise to all coordinates: `NbaflGaussian`, or `DistributedGaussian(at_once=False)`.
+        base: adds equal noise to all coordinates: `NbaflGaussian`, or `DistributedGaussian(single_draw=False)`.
         importance: `WeightVariance()` or `AccuracySensitivity()`.
         allocation: `TwoLevel(...)` or `Graded(...)`.
         groups: `InputFeatures()` or `SingleWeights()`; weights in no group get the base's noise only.
@@ -187,14 +187,14 @@ class ByImportance(Mechanism):
     per_layer: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if not isinstance(self.base, ClientNoise) or getattr(self.base, "at_once", False):
+        if not isinstance(self.base, ClientNoise) or getattr(self.base, "single_draw", False):
             raise UserError(
                 f"Expected a base whose clients add their own noise, got {self.base}. Use NbaflGaussian, or "
-                "DistributedGaussian(at_once=False)."
+                "DistributedGaussian(single_draw=False)."
             )
         expect(self.base.bits is None, f"a base with real-valued noise, got {self.base}", "Use Reals().")
         expect(
-            not isinstance(self.base.price(0), Unsized),
+            not isinstance(self.base.price(0), Uncalibrated),
             "a base with a given noise multiplier: no budget can determine it, as nothing is proved",
         )
         if isinstance(self.importance, AccuracySensitivity) and isinstance(self.groups, SingleWeights):

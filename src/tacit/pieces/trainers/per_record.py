@@ -20,7 +20,7 @@ from torch import Tensor
 
 from tacit.core import ClientRound, DenseRows, Key, MaskedRows, Rows, View, Wave
 from tacit.core.interfaces import Trainer
-from tacit.core.prices import Gaussian, RecordPrice, RecordSum, Release, Repeated, Sampling, Unsized
+from tacit.core.prices import Gaussian, RecordPrice, RecordSum, Release, Repeated, Sampling, Uncalibrated
 from tacit.core.rows import DEPTH
 from tacit.core.schema import instead_of
 from tacit.errors import UserError, expect
@@ -106,9 +106,9 @@ class DpSgd(Trainer):
         return _rows(values, view.weights, mask)
 
     def record_price(self, samples: int) -> RecordPrice:
-        """The steps of a client with so many records; the rate of a small client is larger."""
+        """The steps of a client with this many records; the rate of a small client is larger."""
         if self.noise_multiplier is None:
-            return Unsized()
+            return Uncalibrated()
         release = Release(
             Gaussian(self.noise_multiplier),
             distance=DISTANCE + (OVERFULL if self.quantile is None else 2 * OVERFULL),
@@ -117,15 +117,15 @@ class DpSgd(Trainer):
         )
         return Repeated(release, self.steps_of(samples))
 
-    def sized(self, noise: float) -> Self:
+    def with_noise_multiplier(self, noise: float) -> Self:
         return replace(self, noise_multiplier=noise) if self.noise_multiplier is None else self
 
     def rate(self, samples: int) -> float:
-        """The probability with which each of so many records is in a batch."""
+        """The probability with which each of this many records is in a batch."""
         return min(1.0, self.batch_size / max(samples, 1))
 
     def steps_of(self, samples: int) -> int:
-        """The steps per round of a client with so many records."""
+        """The steps per round of a client with this many records."""
         if self.steps is not None:
             return self.steps
         return max(1, round(samples / self.batch_size)) * (self.epochs or 0)

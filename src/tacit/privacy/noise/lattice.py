@@ -43,7 +43,7 @@ class Lattice:
         noise: the noise that every client adds to every coordinate, in steps of the grid.
         steps: the clipping bound in steps of the grid; more steps make a finer grid.
         bits: integers are modulo 2^bits.
-        records: a row is a sum over at most so many records, each within `clip`; None: the row itself is.
+        records: a row is a sum over at most this many records, each within `clip`; None: the row itself is.
 
     Formal guarantees: the integers of any row are within `bound`, which includes rounding (checked in exact integers).
     A row that is not finite becomes zeros, since omitting it would reveal that. The sum of honest clients can overflow
@@ -213,14 +213,14 @@ def rounded_bound(steps: float, dim: int, log_failure: float = 0.5) -> IntegerBo
 
 
 def _influence(steps: float, dim: int, records: int | None) -> IntegerBound:
-    """The bound on what rounding leaves of a row of norm `steps`, or of a record's part in a row of so many."""
+    """The bound on what rounding leaves of a row of norm `steps`, or of a record's part in a row of this many."""
     if records is None:
         return rounded_bound(steps, dim)
     return rounded_bound(steps * (1 + float_error(records)), dim, LOG_FAILURE)
 
 
 def float_error(rows: int, depth: int | None = None) -> float:
-    """By how much floating point can increase the change of a sum of so many rows, relative to their bound.
+    """By how much floating point can increase the change of a sum of this many rows, relative to their bound.
 
     The first step of the proof of `SumGrid`. The number of rows is rounded up to a power of two, so that cohorts of
     similar size have the same table; not if `depth` is given, the additions in float32 that follow on each other.

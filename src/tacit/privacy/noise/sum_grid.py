@@ -91,8 +91,8 @@ class SumGrid:
     @cached_property
     def bound(self) -> IntegerBound:
         """The bound on one client's influence, in steps: rounding and floating point included."""
-        reach = self.steps * (1 + float_error(self.rows, self.depth)) + ldexp(sqrt(self.dim), -FINE_BITS)
-        return rounded_bound(reach, self.dim, LOG_FAILURE)
+        largest = self.steps * (1 + float_error(self.rows, self.depth)) + ldexp(sqrt(self.dim), -FINE_BITS)
+        return rounded_bound(largest, self.dim, LOG_FAILURE)
 
     @property
     def inflation(self) -> float:

@@ -13,17 +13,17 @@ can make a round fail; they cannot reveal another client's vector.
 
 from tacit.protocols.secagg.graph import GraphParameters, ThreatModel
 from tacit.protocols.secagg.in_process import run_locally
+from tacit.protocols.secagg.pad_removal import Misbehaviour
 from tacit.protocols.secagg.pads import Vector, pack_vector, unpack_vector
 from tacit.protocols.secagg.parameters import MIN_COHORT, Parameters, SecaggPolicy, SecaggSession
 from tacit.protocols.secagg.secagg_client import answer
 from tacit.protocols.secagg.secagg_messages import Phase, SecaggClientState, join_round, phase_bytes, set_vector
 from tacit.protocols.secagg.secagg_server import SecaggOutcome, converse
-from tacit.protocols.secagg.unmasking import Lies
 
 __all__ = [
     "MIN_COHORT",
     "GraphParameters",
-    "Lies",
+    "Misbehaviour",
     "Parameters",
     "Phase",
     "SecaggClientState",

@@ -44,7 +44,7 @@ S would be in Q. It padded with at least t - 1 - corrupt honest clients, and at 
 together more than all honest ones, so one of them did both, is a survivor, and is not in Q.
 
 **Correctness.** If the declared dropouts are independent of the graph, then with probability 1 - 2^-20 each client
-keeps `threshold` + 2 · `liars` holders, its corrupt neighbours among them, which is enough to decode (Reed-Solomon)
+keeps `threshold` + 2 · `max_wrong` holders, its corrupt neighbours among them, which is enough to decode (Reed-Solomon)
 with every corrupt one lying; and the committee keeps a quorum even if its corrupt members do not sign.
 """
 
@@ -87,7 +87,7 @@ class GraphParameters:
         degree: neighbours of each client.
         threshold: shares that recover a secret; they are held by the neighbours and the client itself.
         floor: neighbours of a survivor that must survive.
-        liars: wrong shares of one secret that are corrected.
+        max_wrong: wrong shares of one secret that are corrected.
         committee: clients, the first in the drawn order, whose signatures on the survivors count.
         quorum: of the committee, how many must have signed before a client opens anything.
         distances: of neighbours on the circle, to either side; empty if the graph is complete.
@@ -96,7 +96,7 @@ class GraphParameters:
     degree: int
     threshold: int
     floor: int
-    liars: int
+    max_wrong: int
     committee: int
     quorum: int
     distances: tuple[int, ...] = field(default=(), repr=False)
@@ -121,7 +121,7 @@ def graph_parameters(
 
     Example:
         >>> graph_parameters(100, ThreatModel.ACTIVE_SERVER, corrupt=10, dropouts=10, survivors=90)
-        GraphParameters(degree=40, threshold=11, floor=30, liars=10, committee=49, quorum=30)
+        GraphParameters(degree=40, threshold=11, floor=30, max_wrong=10, committee=49, quorum=30)
     """
     if sparse and clients > MAX_COMPLETE and survivors > corrupt:
         found = next(_sparse_graphs(clients, corrupt, dropouts, survivors - corrupt), None)
@@ -139,14 +139,14 @@ def _sparse_graphs(clients: int, corrupt: int, dropouts: int, honest: int) -> It
     for degree in range(2, clients - 1, 2):
         colluding = _most(others, corrupt, degree, all_draws, _SECURITY)
         lost = _most(others, dropouts, degree, clients, _CORRECTNESS)
-        liars = _most(others, corrupt, degree, clients, _CORRECTNESS)
-        threshold = degree + 1 - lost - 2 * liars
+        max_wrong = _most(others, corrupt, degree, clients, _CORRECTNESS)
+        threshold = degree + 1 - lost - 2 * max_wrong
         if threshold <= max(1, colluding) or degree - lost - colluding < 1:
             continue
         for trial in range(_TRIALS):
             distances = _distances(clients, trial)[: degree // 2]
             if _connected(clients, degree, _second_eigenvalue(clients, distances), degree - lost - colluding, honest):
-                yield GraphParameters(degree, threshold, degree - lost, liars, *committee, distances)
+                yield GraphParameters(degree, threshold, degree - lost, max_wrong, *committee, distances)
 
 
 def _committees(clients: int, corrupt: int, dropouts: int) -> Iterator[tuple[int, int]]:
@@ -218,8 +218,8 @@ def _complete_graph(clients: int, threat_model: ThreatModel, corrupt: int, dropo
             "Use larger cohorts."
         )
     threshold = max(low, min(2 * clients // 3 + 1, high - 2 * corrupt))
-    liars = min(corrupt, (high - threshold) // 2)
-    return GraphParameters(clients - 1, threshold, threshold - 1, liars, clients, threshold)
+    max_wrong = min(corrupt, (high - threshold) // 2)
+    return GraphParameters(clients - 1, threshold, threshold - 1, max_wrong, clients, threshold)
 
 
 # The order of the clients

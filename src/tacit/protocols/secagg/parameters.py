@@ -91,7 +91,7 @@ class SecaggPolicy:
     min_cohort: int = MIN_COHORT
     min_survivors: int = MIN_COHORT
 
-    def check(self, proposed: Parameters) -> None:
+    def validate(self, proposed: Parameters) -> None:
         """Raise `ProtocolError` for parameters below the minimum."""
         if proposed.threat_model < self.threat_model:
             raise ProtocolError(

@@ -256,7 +256,7 @@ def _nonces(state: SecaggClientState) -> list[bytes]:
 def _deal(state: SecaggClientState, threshold: int, binding: bytes, deals: Table) -> bytes:
     """What this client publishes about its secrets."""
     p = state.session.parameters
-    masks = shares.uniform(shares.MASKS, crypto.derive(state.root, "masks", binding))
+    masks = shares.uniform(shares.PADS, crypto.derive(state.root, "masks", binding))
     secrets = [_seed(state, binding), _pad_secret(state), *shares.noise_chain(state.noise_seed, p)]
     return shares.corrections(secrets, masks, [shares.elements(deals[j], p) for j in sorted(deals)], threshold)
 

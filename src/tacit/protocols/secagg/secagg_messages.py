@@ -392,7 +392,7 @@ def join_round(
         earlier: its state of the last round that it joined, which remembers the sessions it has used; None: the first.
         entropy: source of its secrets: the operating system's everywhere but in tests.
     """
-    policy.check(session.parameters)
+    policy.validate(session.parameters)
     used = () if earlier is None else (*earlier.used, earlier.session.context)
     if session.context in used:
         raise ProtocolError("This session was used before. Use another config for every attempt of a round.")

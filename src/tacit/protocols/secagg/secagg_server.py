@@ -4,7 +4,7 @@ It reads replies in any order, one at a time (they may come from a lazy iterable
 memory), rejects late, duplicate, misdirected and malformed ones, and ends with the exact sum of the survivors or with
 `TooFewClientsError`.
 
-Clients may lie. Up to the declared fraction of them the sum is exact, and nobody honest is named (`Lies`):
+Clients may lie. Up to the declared fraction of them the sum is exact, and nobody honest is named (`Misbehaviour`):
 
 - A client whose corrections fit the answers of too few holders has lied, because at most the declared number of holders
   lie about it. It is excluded before anybody pads with it, and named.
@@ -32,6 +32,16 @@ from tacit.protocols.crypto import KEY, SIGNATURE, Entropy, PrivateKey
 from tacit.protocols.kit import Exchange, Outcome, ReplyStatus, ServerSide, Transcript
 from tacit.protocols.secagg import graph, pads, secagg_messages, shares
 from tacit.protocols.secagg.graph import MAX_DRAWS, NONCE, Circle, ThreatModel
+from tacit.protocols.secagg.pad_removal import (
+    Announced,
+    Misbehaviour,
+    PaddedUpload,
+    Revealed,
+    RosterGraph,
+    SecretRecovery,
+    lies_in_answers,
+    read_revealed,
+)
 from tacit.protocols.secagg.pads import RemovePads, Vector
 from tacit.protocols.secagg.parameters import Parameters, SecaggSession
 from tacit.protocols.secagg.secagg_messages import (
@@ -46,16 +56,6 @@ from tacit.protocols.secagg.secagg_messages import (
     sharers_statement,
 )
 from tacit.protocols.secagg.shares import SECRET, SHARE, Dealing, Field
-from tacit.protocols.secagg.unmasking import (
-    Announced,
-    Lies,
-    PaddedUpload,
-    Revealed,
-    RosterGraph,
-    SecretRecovery,
-    lies_in_answers,
-    read_revealed,
-)
 from tacit.wire.packing import Reader, pack_subset
 
 _T = TypeVar("_T")
@@ -72,7 +72,7 @@ class SecaggOutcome(Outcome[Vector, Phase]):
     """
 
     noise_seeds: Mapping[int, bytes] = field(default_factory=dict)
-    lies: Lies = field(default_factory=Lies)
+    misbehaviour: Misbehaviour = field(default_factory=Misbehaviour)
 
 
 def converse(
@@ -130,7 +130,7 @@ class _Server:
         self.remove(total, *end.pads(sharers))
         seeds = end.noise_seeds()
         survived = tuple(sorted(uploads))
-        return SecaggOutcome(pads.reduce(total, self._p.bits), survived, self.transcript, seeds, end.lies)
+        return SecaggOutcome(pads.reduce(total, self._p.bits), survived, self.transcript, seeds, end.misbehaviour)
 
     def _announce(self, cohort: list[int]) -> ServerSide[dict[int, Announced]]:
         context, seen = self.session.context, set[bytes]()
@@ -195,14 +195,14 @@ class _Server:
 
     def _check_dealings(
         self, around: RosterGraph, dealings: Mapping[int, Dealing]
-    ) -> ServerSide[tuple[Lies, frozenset[int]]]:
+    ) -> ServerSide[tuple[Misbehaviour, frozenset[int]]]:
         """The lies that holders' answers show, and the clients with whom others may pad."""
         dealers = frozenset(dealings)
         near = {j: sorted(around.holders(j, dealers)) for j in dealers}
 
         def read(client: int, reader: Reader) -> dict[int, Field]:
-            words = shares.from_bytes(bytes(reader.rest()), shares.MASKS * len(near[client]))
-            return dict(zip(near[client], words.reshape(-1, shares.MASKS), strict=True))
+            words = shares.from_bytes(bytes(reader.rest()), shares.PADS * len(near[client]))
+            return dict(zip(near[client], words.reshape(-1, shares.PADS), strict=True))
 
         body = self.challenge + pack_subset(dealers, around.members)
         bodies = dict.fromkeys(sorted(dealers), body)
@@ -221,12 +221,14 @@ class _Server:
             sharers = kept
 
     def _upload(
-        self, around: RosterGraph, sharers: frozenset[int], lies: Lies
+        self, around: RosterGraph, sharers: frozenset[int], misbehaviour: Misbehaviour
     ) -> ServerSide[tuple[Vector, dict[int, PaddedUpload]]]:
         total = np.zeros(self._p.dim, np.uint32)
         padded = sharers_statement(around.binding, around.members, sharers)
         signs = self._active and self._p.draws
-        disputed = {j: sorted(i for i, holder in lies.disputed if holder == j and i in sharers) for j in sharers}
+        disputed = {
+            j: sorted(i for i, holder in misbehaviour.disputed if holder == j and i in sharers) for j in sharers
+        }
 
         def read(client: int, reader: Reader) -> PaddedUpload:
             signature = reader.take(SIGNATURE * signs)

@@ -6,9 +6,9 @@ further holder it publishes by how much its elements differ from its shares. Any
 secrets, fewer learn nothing, and what is published is the same for everyone: no share travels, none can be outside the
 field, and a client cannot tell one holder something else than another one, except by a correction that does not fit.
 
-Whether corrections fit is verified before a client's vector is accepted. Besides its secrets, it shares `MASKS` random
+Whether corrections fit is verified before a client's vector is accepted. Besides its secrets, it shares `PADS` random
 elements. The server reveals a challenge, to which it has committed before; each holder answers with its masks plus
-random combinations of its other elements. For a consistent client these are `MASKS` words of the Reed-Solomon code. If
+random combinations of its other elements. For a consistent client these are `PADS` words of the Reed-Solomon code. If
 a word is within e errors of the code, so are all the secrets' shares, at the same holders, except with probability n/p
 for each mask (Ben-Sasson et al., "Proximity gaps for Reed-Solomon codes", FOCS 2020, Theorem 1.6): 2^-42 for 1,000
 holders and two masks. The answers reveal nothing, as each is masked, and a holder answers one challenge only. If the
@@ -213,8 +213,8 @@ def _divide(one: list[int], other: list[int]) -> tuple[list[int], list[int]]:
     return _add(quotient, [0]), _add(rest, [0])
 
 
-MASKS = 2
-ANSWER = ELEMENT * MASKS  # bytes of a holder's answer about one client
+PADS = 2
+ANSWER = ELEMENT * PADS  # bytes of a holder's answer about one client
 SEED, PAD, NOISE = range(3)  # places of secrets; those of noise seeds of levels 1, 2, … follow
 SECRET = 16  # bytes of the first two; seeds of noise have 32
 LIMBS, NOISE_LIMBS = limbs_of(SECRET), limbs_of(crypto.KEY)
@@ -223,7 +223,7 @@ SHARE, NOISE_SHARE = ELEMENT * LIMBS, ELEMENT * NOISE_LIMBS  # bytes
 
 def columns(p: Parameters) -> int:
     """Elements that a client shares with each holder."""
-    return _start(NOISE + p.surplus) + MASKS
+    return _start(NOISE + p.surplus) + PADS
 
 
 def level_of(p: Parameters, survivors: int) -> int:
@@ -285,12 +285,12 @@ def corrections(secrets: Sequence[bytes], masks: Field, held: Sequence[Field], t
 @lru_cache(maxsize=8)
 def _coefficients(challenge: bytes, binding: bytes, count: int) -> Field:
     """Of the random combinations: (elements of secrets, masks)."""
-    return uniform(count * MASKS, crypto.derive(challenge, "challenge", binding)).reshape(count, MASKS)
+    return uniform(count * PADS, crypto.derive(challenge, "challenge", binding)).reshape(count, PADS)
 
 
 def answers(rows: Field, challenge: bytes, binding: bytes) -> Field:
     """Of (holders, elements), or corrections: the masks plus the challenge's combinations of all secrets' elements."""
-    secret, masks = rows[:, :-MASKS], rows[:, -MASKS:]
+    secret, masks = rows[:, :-PADS], rows[:, -PADS:]
     return (masks + combine(secret, _coefficients(challenge, binding, secret.shape[1]))) % np.uint64(PRIME)
 
 
@@ -314,7 +314,7 @@ class Dealing:
         published = from_bytes(data, count * width).reshape(count, width)
         return cls(holders, threshold, np.concatenate([np.zeros((threshold - 1, width), np.uint64), published]))
 
-    def liars(
+    def wrong_holders(
         self,
         given: Mapping[int, Field],
         corrections: Field,
@@ -326,7 +326,7 @@ class Dealing:
         Args:
             given: (elements,) by holder.
             corrections: of these elements: (holders, elements).
-            errors: of so many holders or fewer it can be said who they are.
+            errors: of this many holders or fewer it can be said who they are.
             suspects: holders that did not fit elsewhere; a guess.
         """
         places = [place for place, holder in enumerate(self.holders) if holder in given]

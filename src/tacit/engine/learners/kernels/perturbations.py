@@ -64,7 +64,7 @@ class PerturbedScorer:
         unperturbed = scores(loss, outputs, y)
         shift = self._shift(x)
         bounds = SlopeBounds.of(self.after, parameters, hidden, shift) if isinstance(loss, CrossEntropy) else None
-        relevant = shift.abs() > self._least_shift(bounds, outputs, y)
+        relevant = shift.abs() > self._min_shift(bounds, outputs, y)
         change = unperturbed.new_zeros(self.perturbation.count)
         for pairs in torch.split(relevant.nonzero(), PAIRS_PER_PASS):
             sample, group = pairs.unbind(1)
@@ -79,7 +79,7 @@ class PerturbedScorer:
         sums = x.new_zeros(self.perturbation.count, len(x)).index_add_(0, self.groups[grouped], x.t()[grouped])
         return sums.mul_(self.perturbation.amount).t()
 
-    def _least_shift(self, bounds: "SlopeBounds | None", outputs: Tensor, y: Tensor) -> Tensor:
+    def _min_shift(self, bounds: "SlopeBounds | None", outputs: Tensor, y: Tensor) -> Tensor:
         """The shift of its hidden units below which a sample's predicted class cannot change whether it is correct."""
         if bounds is None:
             return outputs.new_zeros(len(y), 1)

@@ -21,7 +21,7 @@ from torch import Tensor
 
 _BLOCK = 512  # numbers whose squares are added in float32
 SUMMED = 64  # records over which sums are computed in one go
-FEW_POSITIONS = 16  # up to so many, Gram matrices in float64 can be faster than forming the gradient
+FEW_POSITIONS = 16  # up to this many, Gram matrices in float64 can be faster than forming the gradient
 GRAM_ERROR = 2.0**-34  # of a squared norm from Gram matrices, relative to that of terms that do not cancel
 LARGEST_INPUT = 2.0**64  # norm: with larger ones, the product of factor and gradient could underflow
 
@@ -42,7 +42,7 @@ class RecordGradients(Protocol):
         """The gradients at some of the parameter's coordinates."""
 
     def averaged(self, counts: Tensor) -> "RecordGradients":
-        """The mean gradient of every person, whose records follow each other: so many for each of them."""
+        """The mean gradient of every person, whose records follow each other: this many for each of them."""
 
     @property
     def bytes(self) -> int:

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from tacit.core import Loss
 from tacit.errors import ModelError
 
-MOST = 17  # records in a batch
+BATCH_SIZE = 17  # records in a batch
 _LARGE = 1e3  # times as large as others
 _KINDS = 6
-BATCHES = ([0, 1], [2, 3], [3, 0, 4], [5, 3], [*range(MOST)], [*reversed(range(MOST))])
+BATCHES = ([0, 1], [2, 3], [3, 0, 4], [5, 3], [*range(BATCH_SIZE)], [*reversed(range(BATCH_SIZE))])
 _AGREEMENT = 1e-3, 1e-5  # of a loss, relative to itself and to the outputs
 MIXED = (
     "The {} of a record depends on the other records of its batch, so that clipping gradients does not bound its "
@@ -49,7 +49,7 @@ def different_records(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     """Records made from the first one: mirrored, random, far larger, empty, negative; with its target and others."""
     source, (first,) = torch.Generator().manual_seed(0), x[:1]
     made = []
-    for number in range(MOST):
+    for number in range(BATCH_SIZE):
         mirrored = first.flip(tuple(range(first.dim())))
         if first.is_floating_point():
             random = torch.randn(first.shape, generator=source, dtype=torch.float64).to(first.dtype)
@@ -60,7 +60,7 @@ def different_records(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
             kinds = (first, mirrored, first.flatten()[order].view_as(first), torch.full_like(first, first.max()))
             made.append((*kinds, torch.zeros_like(first), torch.full_like(first, first.min()))[number % _KINDS])
     targets = [y[0], torch.zeros_like(y[0]), torch.ones_like(y[0]) if y.is_floating_point() else y[0]]
-    return torch.stack(made), torch.stack([targets[number % 3] for number in range(MOST)])
+    return torch.stack(made), torch.stack([targets[number % 3] for number in range(BATCH_SIZE)])
 
 
 def _accepted(model: nn.Module, loss: Loss, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
@@ -91,7 +91,7 @@ def _agree(found: Tensor, expected: Tensor, sizes: Tensor) -> bool:
 
 def _gradients_differ(model: nn.Module, loss: Loss, x: Tensor, y: Tensor) -> bool:
     """Whether the gradients of ordinary records add up to another one than that of their batch."""
-    few = [i for i in range(MOST) if i % _KINDS in (0, 1, 2)]
+    few = [i for i in range(BATCH_SIZE) if i % _KINDS in (0, 1, 2)]
     together, apart = _gradient(model, loss, x[few], y[few]), [_gradient(model, loss, x[[i]], y[[i]]) for i in few]
     difference = float((together - torch.stack(apart).sum(0)).norm())
     return difference > _AGREEMENT[0] * float(torch.stack(apart).norm(dim=1).sum()) + _AGREEMENT[1]

@@ -118,7 +118,7 @@ class BatchedRecords:
         return [(Target(0, length, None), FormedGradients(mean.to(job.dtype)[None]))]
 
     def _at_once(self, x: Tensor, y: Tensor, formed: int) -> int:
-        """How many records are computed at once, each with a gradient of so many bytes beside what its way needs."""
+        """How many records are computed at once, each with a gradient of this many bytes beside what its way needs."""
         if self._memory is None:
             self._memory = max(self.way.memory(x, y), 1)
         return max(1, min(AT_ONCE, WORKING_MEMORY // max(self._memory, formed)))
@@ -143,7 +143,7 @@ _Part = tuple[Target, RecordGradients]
 
 
 def _few(x: Tensor, y: Tensor, counts: Tensor | None, size: int) -> Iterator[tuple[Tensor, Tensor, Tensor | None]]:
-    """At most `size` records at a time, or whole persons with so many; a person with more is alone."""
+    """At most `size` records at a time, or whole persons with this many; a person with more is alone."""
     if counts is None:
         yield from ((few, labels, None) for few, labels in zip(torch.split(x, size), torch.split(y, size), strict=True))
         return
@@ -190,8 +190,8 @@ class AutoRecords:
     ) -> ClippedSum:
         """The sum over these records of their gradients, each clipped, at all weights or those under the mask.
 
-        With `counts`, the records are those of persons, one person after the other, so many of each: the mean gradient
-        of every person is clipped.
+        With `counts`, the records are those of persons, one person after the other, with this many each: the mean
+        gradient of every person is clipped.
         """
         if len(x) == 0:
             return self.reference.clipped_sum(weights, x, y, clip, mask)

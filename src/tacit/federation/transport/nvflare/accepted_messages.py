@@ -43,7 +43,7 @@ from tacit.federation.transport.nvflare import process
 
 ASK, ALIVE = "tacit.ask", "tacit.alive"  # what our component in a site's process answers
 ROOT_SERVER = FQCN.ROOT_SERVER
-LINES, SECONDS = 20, 3600.0  # so many refusals of a sender are reported in so many seconds; others are counted
+LINES, SECONDS = 20, 3600.0  # this many refusals of a sender are reported in this many seconds; others are counted
 
 Pair = tuple[object, object]  # channel and topic; from outside, they may be anything
 _REGISTRATION = frozenset(

@@ -7,7 +7,7 @@ also says whether the site works on the request: if it does not for longer than 
 again under the same number, and the site answers it as before, without handling it twice.
 
 A process that has ended closes its connection, which is noticed at once, so that silence means a busy machine or a
-broken line. A site that works on a request has the plan's patience. Between two requests it is asked again and again
+broken line. A site that works on a request has the plan's timeout. Between two requests it is asked again and again
 for 30 s before it counts as not connected; after that it is asked for 6 s, so that a broken line does not cost the
 others more in every round.
 """
@@ -146,8 +146,8 @@ class NvflareTransport:
         self._silent = {name for name, answer in answers.items() if answer == _SILENT}
         return tuple(name for name in names if isinstance(answers[name], bytes))
 
-    def ask(self, verb: str, requests: Mapping[str, bytes], patience: float) -> Mapping[str, bytes | Failure]:
-        deadline = time.monotonic() + patience
+    def ask(self, verb: str, requests: Mapping[str, bytes], timeout: float) -> Mapping[str, bytes | Failure]:
+        deadline = time.monotonic() + timeout
         return self._for_each(list(requests), lambda name: self._one(name, verb, requests[name], deadline))
 
     def _for_each(self, names: list[str], act: Callable[[str], bytes | Failure]) -> dict[str, bytes | Failure]:
@@ -192,25 +192,25 @@ class NvflareTransport:
     def _incarnation(self, name: str) -> bytes | Failure:
         """What identifies the site's process, once it answers; a site that was silent before has less time."""
         checks = SECONDS_TO_BE_ALIVE[:CHECKS_OF_SILENT] if name in self._silent else SECONDS_TO_BE_ALIVE
-        for patience in checks:
-            found = self._look(name, b"", patience)
+        for timeout in checks:
+            found = self._look(name, b"", timeout)
             if not isinstance(found, Failure):
                 return found.process
             if found.reason != "late":
                 return found
         return _SILENT
 
-    def _look(self, name: str, number: bytes, patience: float) -> "_Look | Failure":
+    def _look(self, name: str, number: bytes, timeout: float) -> "_Look | Failure":
         """The site's process, and what has become of the request with this number there."""
-        found = self._send(name, ALIVE, _packed(number), patience, Signal())
+        found = self._send(name, ALIVE, _packed(number), timeout, Signal())
         return found if isinstance(found, Failure) else _Look.read(found)
 
-    def _send(self, name: str, topic: str, message: Shareable, patience: float, abort: Signal) -> bytes | Failure:
+    def _send(self, name: str, topic: str, message: Shareable, timeout: float, abort: Signal) -> bytes | Failure:
         if self._engine.get_client_from_name(name) is None:
             return Failure("absent", f"{name} is not connected.")
         with self._engine.new_context() as ctx:
             ctx.put(key=ReservedKey.RUN_ABORT_SIGNAL, value=abort, private=True, sticky=False)
-            replies = self._engine.send_aux_request([name], topic, message, max(patience, 0.001), ctx)
+            replies = self._engine.send_aux_request([name], topic, message, max(timeout, 0.001), ctx)
         return _read(name, (replies or {}).get(name))
 
 

@@ -69,14 +69,14 @@ class Participants:
         expect(self.days > 0, f"days={self.days} > 0")
 
     @classmethod
-    def load(cls, study: Path) -> "Participants":
-        """Read the file in a study's folder."""
-        if not (study / PARTICIPANTS).exists():
+    def load(cls, folder: Path) -> "Participants":
+        """Read the file in the folder of a federation."""
+        if not (folder / PARTICIPANTS).exists():
             raise UserError(
-                f"Expected {study} to be a study's folder, but it holds no {PARTICIPANTS}. "
+                f"Expected {folder} to be the folder of a federation, but it holds no {PARTICIPANTS}. "
                 "Give the folder that tacit federation init made."
             )
-        return read_toml(study / PARTICIPANTS, cls)
+        return read_toml(folder / PARTICIPANTS, cls)
 
 
 TEMPLATE = """\
@@ -88,52 +88,54 @@ sites = [{sites}]
 """
 
 
-def make_kits(study: Path, admins: dict[str, str] | None = None) -> list[Path]:
+def make_kits(folder: Path, admins: dict[str, str] | None = None) -> list[Path]:
     """Make the start-up kits that do not exist yet: the server's, and one for each site.
 
-    The authority's key stays in the study's folder. The sites' TLS keys are made here and are only in their kits.
+    The authority's key stays in the federation's folder. The sites' TLS keys are made here and are only in their kits.
 
     Args:
-        study: the folder with `participants.toml`.
+        folder: the folder with `participants.toml`.
         admins: NVFLARE's users and their roles, in addition; for tests: nobody needs one.
 
     Returns:
         The folders of the new kits.
     """
-    participants = Participants.load(study)
-    missing = [name for name in participants.sites if not (study / SITES / name).exists()]
-    new_server = not (study / SERVER_KIT).exists()
+    participants = Participants.load(folder)
+    missing = [name for name in participants.sites if not (folder / SITES / name).exists()]
+    new_server = not (folder / SERVER_KIT).exists()
     if not missing and not new_server and not admins:
         return []
-    with _private(study) as work:
-        made = _provision(study, work, participants, missing, admins or {})
-        kits = {study / SERVER_KIT: made / participants.host} if new_server else {}
-        kits |= {study / SITES / name: made / name for name in missing}
-        kits |= {study / "admins" / name: made / name for name in admins or {}}
+    with _private(folder) as work:
+        made = _provision(folder, work, participants, missing, admins or {})
+        kits = {folder / SERVER_KIT: made / participants.host} if new_server else {}
+        kits |= {folder / SITES / name: made / name for name in missing}
+        kits |= {folder / "admins" / name: made / name for name in admins or {}}
         for target, source in kits.items():
             if "admins" not in target.parts:
                 _harden(source)
             files.make_private(target.parent)
             shutil.move(source, target)
-        _keep_authority(study, work)
+        _keep_authority(folder, work)
     return list(kits)
 
 
 @contextmanager
-def _private(study: Path) -> Iterator[Path]:
+def _private(folder: Path) -> Iterator[Path]:
     """A temporary folder; whatever is written in this block can be read by its user only."""
     before = os.umask(0o077)
     try:
-        with files.storage_errors(study), tempfile.TemporaryDirectory(dir=study, prefix=".kits-") as work:
+        with files.storage_errors(folder), tempfile.TemporaryDirectory(dir=folder, prefix=".kits-") as work:
             yield Path(work)
     finally:
         os.umask(before)
 
 
-def _provision(study: Path, work: Path, participants: Participants, missing: list[str], admins: dict[str, str]) -> Path:
+def _provision(
+    folder: Path, work: Path, participants: Participants, missing: list[str], admins: dict[str, str]
+) -> Path:
     """Let NVFLARE make certificates and kits; the folder with one kit for each participant."""
-    if (study / AUTHORITY).exists():
-        shutil.copytree(study / AUTHORITY, work / PROJECT / "state")
+    if (folder / AUTHORITY).exists():
+        shutil.copytree(folder / AUTHORITY, work / PROJECT / "state")
     server = {"name": participants.host, "type": "server", "org": SERVER_KIT, "fed_learn_port": participants.port}
     clients = [{"name": name, "type": "client", "org": name.replace("-", "_")} for name in missing]  # without hyphens
     users = [{"name": name, "type": "admin", "org": SERVER_KIT, "role": role} for name, role in admins.items()]
@@ -156,12 +158,12 @@ def _provision(study: Path, work: Path, participants: Participants, missing: lis
     return Path(context[CtxKey.CURRENT_PROD_DIR])
 
 
-def _keep_authority(study: Path, work: Path) -> None:
+def _keep_authority(folder: Path, work: Path) -> None:
     """Keep the authority's certificate and key, and nobody else's."""
     state = json.loads((work / PROJECT / "state" / "cert.json").read_text())
     kept = {name: value for name, value in state.items() if name.startswith("root_")}
-    files.make_private(study / AUTHORITY)
-    files.write(study / AUTHORITY / "cert.json", json.dumps(kept).encode(), private=True)
+    files.make_private(folder / AUTHORITY)
+    files.write(folder / AUTHORITY / "cert.json", json.dumps(kept).encode(), private=True)
 
 
 def _harden(kit: Path) -> None:

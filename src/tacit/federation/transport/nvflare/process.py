@@ -54,10 +54,10 @@ def hosted() -> Any:
     return part
 
 
-def claim(kit: Path, patience: float = SECONDS_TO_END) -> None:
+def claim(kit: Path, timeout: float = SECONDS_TO_END) -> None:
     """Note in the kit that this process runs it, until it ends; raises `UserError` if another one still does."""
     file = os.open(kit / PID, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)  # it stays open
-    deadline = time.monotonic() + patience  # the threads of one that was killed may take a moment to end
+    deadline = time.monotonic() + timeout  # the threads of one that was killed may take a moment to end
     while not _locked(file):
         if time.monotonic() > deadline:
             other = os.read(file, 20).decode("ascii", "replace")

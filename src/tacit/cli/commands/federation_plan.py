@@ -1,12 +1,12 @@
-"""`tacit federation check` and `plan`: what a plan means, and a plan from a run."""
+"""`tacit federation explain` and `plan`: what a plan means, and a plan from a run."""
 
 import argparse
 from collections.abc import Iterator
 from dataclasses import asdict
 
 from tacit.cli._console import answer
-from tacit.federation.plan.check import PlanCheck, check_plan
 from tacit.federation.plan.directory import read_directory
+from tacit.federation.plan.explain import PlanExplanation, explain_plan
 from tacit.federation.plan.from_run import plan_from_run
 from tacit.federation.plan.plan import read_plan
 from tacit.report.labels import size
@@ -20,7 +20,7 @@ def run(args: argparse.Namespace) -> int:
     plan = read_plan(args.plan, trusted=args.trust)
     if not plan.has_readable_method:
         plan.check_trusted(args.plan)
-    found = check_plan(plan)
+    found = explain_plan(plan)
     return answer(args, asdict(found), _lines(found))
 
 
@@ -31,12 +31,12 @@ def make_plan(args: argparse.Namespace) -> int:
     lines = [f"plan      {args.out}", f"encoding  {encoding}", f"digest    {digest}"]
     for title, sentences in (("Changed for these sites", made.changes), ("Consider", made.warnings)):
         lines += [title, *(f"  {sentence}" for sentence in sentences)] if sentences else []
-    lines.append(f"Next: tacit federation check {args.out}, and send both files to all sites.")
+    lines.append(f"Next: tacit federation explain {args.out}, and send both files to all sites.")
     document = {"plan": digest, "file": str(args.out), "encoding": str(encoding)}
     return answer(args, {**document, "changes": made.changes, "warnings": made.warnings}, lines)
 
 
-def _lines(found: PlanCheck) -> Iterator[str]:
+def _lines(found: PlanExplanation) -> Iterator[str]:
     yield f"plan {found.plan}"
     yield f"  {found.method}, {found.rounds} rounds, {len(found.sites)} sites: {', '.join(found.sites)}"
     known = "not run" if found.parameters is None else f"{found.parameters} parameters"
@@ -50,7 +50,7 @@ def _lines(found: PlanCheck) -> Iterator[str]:
         yield from ("", "Consider", *(f"  {sentence}" for sentence in found.notes))
 
 
-def _privacy(found: PlanCheck) -> str:
+def _privacy(found: PlanExplanation) -> str:
     if found.reason:
         return f"none against the server: {found.reason}."
     against = "anyone who receives the models; the server is trusted" if found.trusts_server else "the server"
@@ -60,14 +60,14 @@ def _privacy(found: PlanCheck) -> str:
     )
 
 
-def _traffic(found: PlanCheck) -> str:
+def _traffic(found: PlanExplanation) -> str:
     plural = "message" if found.messages == 1 else "messages"
     if found.up is None or found.down is None:
         return f"{found.messages} {plural} to a site; their bytes depend on the model, which was not run."
     return f"{found.messages} {plural} to a site; it sends {size(found.up)} and receives {size(found.down)}."
 
 
-def _losses(found: PlanCheck) -> str:
+def _losses(found: PlanExplanation) -> str:
     survives = f"A round survives the loss of {found.losses} of {len(found.sites)} sites."
     if found.colluding is None:
         return survives

@@ -1,4 +1,4 @@
-"""Pieces of one's own: what is claimed for them, and what the checker finds."""
+"""Pieces of your own: what is claimed for them, and what the checker finds."""
 
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -40,8 +40,8 @@ from tacit.pieces import CentralGaussian, FixedClip, Poisson, Sgd
 from tacit.pieces.codecs import RandomK, Select, Size
 from tacit.pieces.mechanisms.clipping import clip_rows
 from tacit.pieces.samplers import Everyone, Growing
-from tacit.runs.checking import check
-from tacit.runs.records import Plan
+from tacit.runs.probing import probe
+from tacit.runs.run import RunSpec
 
 
 @dataclass(frozen=True)
@@ -128,14 +128,14 @@ class Peeking(NoNoise):
     ],
 )
 def test_what_is_wrongly_declared_to_be_bounded_for_records_is_found(piece: object, words: str) -> None:
-    (found,) = check(piece).violations
+    (found,) = probe(piece).violations
     assert "It is declared to be bounded for records, but" in found
     assert words in found
 
 
 @pytest.mark.parametrize("piece", [Turned(), Select(RandomK(size=Size(ratio=0.5))), Identity(), NoNoise()])
 def test_what_is_bounded_for_records_passes(piece: object) -> None:
-    assert check(piece).passed
+    assert probe(piece).passed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -267,7 +267,7 @@ def test_a_mechanism_needs_four_members_and_the_rest_is_the_worst_case() -> None
     run = tacit.train(used, Task(model=zoo.mlp, clients=zoo.population([5, 3, 8, 4, 4, 4])), workers=1)
     assert run.charges[Unit.CLIENT].rounds == run.state.round == 2
     assert str(run.privacy).startswith("none: rests on your mechanism `Minimal`, whose sensitivity nobody has proved.")
-    assert check(Minimal()).passed
+    assert probe(Minimal()).passed
     assert Minimal().requires == "all messages"
     assert not is_bounded_for(Minimal(), Unit.RECORD)
     with pytest.raises(CompositionError, match="Minimal processes every message at the server"):
@@ -313,7 +313,7 @@ def test_a_declared_sensitivity_is_tested_and_counts() -> None:
 def test_a_false_declaration_is_refused(aggregator: tacit.core.interfaces.Aggregator, sentence: str) -> None:
     task = Task(model=zoo.mlp, clients=zoo.population([5, 3, 8, 4, 4, 4]))
     with pytest.raises(UserError, match=sentence):
-        Plan(method=method(aggregator=aggregator), task=task)
+        RunSpec(method=method(aggregator=aggregator), task=task)
 
 
 def test_an_aggregator_that_is_no_sum_is_refused_under_noise_on_the_sum() -> None:
@@ -348,7 +348,7 @@ def test_an_aggregator_that_is_no_sum_is_refused_under_noise_on_the_sum() -> Non
     ],
 )
 def test_the_checker_finds_violations(piece: object, slot: str, sentence: str) -> None:
-    found = check(piece)
+    found = probe(piece)
     assert (found.slot, found.passed) == (slot, False)
     assert any(sentence in violation for violation in found.violations), found.violations
 
@@ -357,12 +357,12 @@ def test_our_own_pieces_pass() -> None:
     """Except those that are accounted as unproved, or not as a sum."""
     tried = set[str]()
     for name in definitions():
-        used = make(name).sized(1.0)
+        used = make(name).with_noise_multiplier(1.0)
         proved = [] if isinstance(used.mechanism.price(0), Unproved) else [used.mechanism]
         sums = [used.aggregator] if used.aggregator.models == 1 else []
         for piece in (used.sampler, used.trainer, used.codec, used.server, *proved, *sums):
             if repr(piece) not in tried:
-                assert check(piece).passed, (name, str(check(piece)))
+                assert probe(piece).passed, (name, str(probe(piece)))
                 tried.add(repr(piece))
     assert len(tried) > 20
 
@@ -371,6 +371,6 @@ def test_what_cannot_be_checked() -> None:
     with pytest.raises(
         UserError, match="Expected a sampler, trainer, codec, mechanism, aggregator or server, got Plain"
     ):
-        check(tacit.pieces.Plain())
-    assert str(check(Everyone())).startswith("sampler Everyone: 3 trials, no violation found.")
-    assert "of 12 trials failed.\n  It does not add" in str(check(HiddenMedian()))
+        probe(tacit.pieces.Plain())
+    assert str(probe(Everyone())).startswith("sampler Everyone: 3 trials, no violation found.")
+    assert "of 12 trials failed.\n  It does not add" in str(probe(HiddenMedian()))

@@ -1,4 +1,4 @@
-"""`tacit check`: print what was tried on each piece of a method, and what failed."""
+"""`tacit probe`: print what was tried on each piece of a method, and what failed."""
 
 import argparse
 from collections.abc import Iterator, Sequence
@@ -9,20 +9,20 @@ from tacit.cli._console import answer
 from tacit.core import Method
 from tacit.core.provenance import is_ours
 from tacit.core.schema import SLOTS
-from tacit.runs.checking import Check, check_method
+from tacit.runs.probing import Probe, probe_method
 
 
 def run(args: argparse.Namespace) -> int:
     """Exit code 1 if a trial failed."""
     method = methods.make(args.method, dict(args.set))
-    found = check_method(method)
+    found = probe_method(method)
     passed = all(each.passed for each in found)
     document = {"method": args.method, "passed": passed, "checks": [asdict(each) for each in found]}
     answer(args, document, _lines(method, found))
     return 0 if passed else 1
 
 
-def _lines(method: Method, found: Sequence[Check]) -> Iterator[str]:
+def _lines(method: Method, found: Sequence[Probe]) -> Iterator[str]:
     yield from map(str, found)
     tried = {each.slot for each in found}
     ours = {slot: getattr(method, slot) for slot in SLOTS if slot not in tried and is_ours(getattr(method, slot))}

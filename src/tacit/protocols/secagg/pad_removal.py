@@ -20,7 +20,7 @@ from tacit.wire.packing import Reader
 
 
 @dataclass(frozen=True)
-class Lies:
+class Misbehaviour:
     """Who has lied, as far as it is certain if at most the declared fraction of clients did.
 
     Attributes:
@@ -130,16 +130,16 @@ def read_revealed(
 
 def lies_in_answers(
     p: Parameters, around: RosterGraph, dealings: Mapping[int, Dealing], given: Mapping[int, Mapping[int, Field]]
-) -> tuple[Lies, frozenset[int]]:
+) -> tuple[Misbehaviour, frozenset[int]]:
     """What holders' answers show: lies, and the clients that cannot take part because their shares do not fit."""
     excluded, named, disputes, suspects = set[int](), set[int](), set[tuple[int, int]](), Counter[int]()
     for client, each in dealings.items():
         answered = {j: given[j][client] for j in each.holders if j in given}
         corrections = shares.answers(each.corrections, around.challenge, around.binding)
-        wrong = each.liars(answered, corrections, around.parameters.liars, frozenset(suspects))
+        wrong = each.wrong_holders(answered, corrections, around.parameters.max_wrong, frozenset(suspects))
         if wrong is None:
             excluded.add(client)
-            if len(answered) >= each.threshold + 2 * around.parameters.liars:
+            if len(answered) >= each.threshold + 2 * around.parameters.max_wrong:
                 named.add(client)
             continue
         suspects.update(wrong)
@@ -147,7 +147,7 @@ def lies_in_answers(
         disputes |= {(client, holder) for holder in wrong - {client}}
     holders = frozenset(holder for holder, count in suspects.items() if count > p.colluding)
     disputed = frozenset(pair for pair in disputes if pair[1] not in holders)
-    return Lies(frozenset(named), holders, disputed), frozenset(excluded)
+    return Misbehaviour(frozenset(named), holders, disputed), frozenset(excluded)
 
 
 class SecretRecovery:
@@ -158,14 +158,14 @@ class SecretRecovery:
         p: Parameters,
         around: RosterGraph,
         dealings: Mapping[int, Dealing],
-        lies: Lies,
+        misbehaviour: Misbehaviour,
         uploads: Mapping[int, PaddedUpload],
         revealed: Mapping[int, Revealed],
     ) -> None:
         self._p, self._around, self._dealings, self._uploads = p, around, dealings, uploads
         self._survivors = frozenset(uploads)
-        self._revealed, self.lies = revealed, lies
-        self._suspects: frozenset[int] = lies.holders
+        self._revealed, self.misbehaviour = revealed, misbehaviour
+        self._suspects: frozenset[int] = misbehaviour.holders
 
     def pads(self, sharers: frozenset[int]) -> tuple[list[bytes], list[bytes]]:
         """The keys of the pads that remain in the sum: of those added, and of those subtracted."""
@@ -206,10 +206,10 @@ class SecretRecovery:
         given = {
             j: each.spares[client, dropout]
             for j, each in self._revealed.items()
-            if (client, dropout) in each.spares and (client, j) not in self.lies.disputed
+            if (client, dropout) in each.spares and (client, j) not in self.misbehaviour.disputed
         }
-        liars = self._around.parameters.liars
-        wrong = spare.liars(given, spare.corrections, liars, self._suspects)
+        liars = self._around.parameters.max_wrong
+        wrong = spare.wrong_holders(given, spare.corrections, liars, self._suspects)
         if wrong is not None:
             return shares.secret_of(
                 spare.recover({j: share for j, share in given.items() if j not in wrong}, spare.corrections)
@@ -242,15 +242,19 @@ class SecretRecovery:
         usable = {
             j: given[j][client]
             for j in each.holders
-            if j in given and client in given[j] and (client, j) not in self.lies.disputed
+            if j in given and client in given[j] and (client, j) not in self.misbehaviour.disputed
         }
         corrections = shares.secret_part(each.corrections, place)
-        wrong = each.liars(usable, corrections, self._around.parameters.degree, self._suspects)
+        wrong = each.wrong_holders(usable, corrections, self._around.parameters.degree, self._suspects)
         if wrong is None:
             raise TooFewClientsError(f"The shares of client {client} are too few or inconsistent: there is no sum.")
         self._suspects |= wrong
-        self.lies = Lies(self.lies.dealers, self.lies.holders | wrong, self.lies.disputed)
+        self.misbehaviour = Misbehaviour(
+            self.misbehaviour.dealers, self.misbehaviour.holders | wrong, self.misbehaviour.disputed
+        )
         return {j: share for j, share in usable.items() if j not in wrong}
 
     def _name(self, *, dealer: int) -> None:
-        self.lies = Lies(self.lies.dealers | {dealer}, self.lies.holders, self.lies.disputed)
+        self.misbehaviour = Misbehaviour(
+            self.misbehaviour.dealers | {dealer}, self.misbehaviour.holders, self.misbehaviour.disputed
+        )

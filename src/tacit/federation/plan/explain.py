@@ -12,11 +12,11 @@ from tacit.core.state import Traffic
 from tacit.engine.simulation import draw
 from tacit.federation.plan.encoded_columns import columns_read, known_to_all
 from tacit.federation.plan.plan import FederationPlan
-from tacit.federation.site.policy import cost_of, reveals, worth
+from tacit.federation.site.policy import cost_of, few_sites_warning, reveals
 
 
 @dataclass(frozen=True)
-class PlanCheck:
+class PlanExplanation:
     """What a plan means.
 
     Attributes:
@@ -30,8 +30,8 @@ class PlanCheck:
         losses: how many of the sites may be lost in a round, if all take part.
         colluding: how many of them may collude with the server; None: the channel hides nothing from it.
         messages: messages of the server to a site in a round.
-        up: bytes that a site sends in a round; None likewise.
-        down: bytes that it receives; None likewise.
+        up: bytes that a site sends in a round; None: as above.
+        down: bytes that it receives; None: as above.
         epsilon: ε of a site that takes part in all rounds, against the server; infinite: nothing is proved.
         delta: the δ of that ε.
         unit: whose data ε is about.
@@ -64,18 +64,18 @@ class PlanCheck:
     notes: tuple[str, ...]
 
 
-def check_plan(plan: FederationPlan) -> PlanCheck:
+def explain_plan(plan: FederationPlan) -> PlanExplanation:
     """What a plan means; raises `UserError` with a sentence if it cannot run.
 
     Of a plan whose functions are not trusted (`FederationPlan.trusted`), everything that follows without running them.
     """
     plan.check_channel()
     method, channel, _ = plan.method, plan.channel, plan.loss_record
-    survival = channel.survival(_cohort(plan), plan.least_cohort)
-    state = None if plan.refused_code else plan.run_plan().simulation.initial_state
+    survival = channel.survival(_cohort(plan), plan.min_cohort)
+    state = None if plan.refused_code else plan.run_spec().simulation.initial_state
     cost = cost_of(plan, (), method.delta, plan.records)
     traffic = None if state is None else _traffic(plan, state)
-    return PlanCheck(
+    return PlanExplanation(
         plan=plan.digest.hex(),
         method=plan.method_name,
         rounds=method.rounds,
@@ -130,19 +130,19 @@ def _notes(plan: FederationPlan, messages: int) -> Iterator[str]:
         )
     if plan.encoding is not None:
         yield from filter(None, (known_to_all(plan.encoding),))
-    yield from filter(None, (worth(plan),))
+    yield from filter(None, (few_sites_warning(plan),))
     sampling = plan.method.sampler.sampling(plan.population, 0)
     if sampling.kind == "poisson":
         yield (
-            f"Cohorts vary in size. One of fewer than {plan.least_cohort} sites (least_cohort) ends without a sum and "
+            f"Cohorts vary in size. One of fewer than {plan.min_cohort} sites (min_cohort) ends without a sum and "
             f'{plan.channel.too_few}. Use sampler = "Everyone()" where all sites can take part in every round.'
         )
     yield from plan.channel.notes
     if sampling.rate < 1:
         yield "The server knows who takes part in a round: against it, sampling does not amplify privacy."
-    patience, talks = plan.patience, messages - 1
+    timeouts, talks = plan.timeouts, messages - 1
     yield (
-        f"A site that does not answer delays a round by {patience.train:g} s, or by {patience.talk:g} s in a later "
-        f"message; a round takes at most {patience.train + talks * patience.talk:g} s. After two failures in a row a "
-        "site is not asked any more."
+        f"A site that does not answer delays a round by {timeouts.train:g} s, or by {timeouts.message:g} s in a later "
+        f"message; a round takes at most {timeouts.train + talks * timeouts.message:g} s. After two failures in a row "
+        "a site is not asked any more."
     )

@@ -15,16 +15,16 @@ Accountants: pld is tight, and should be used for claims; rdp is a fast upper bo
 accountant of older papers, for comparison with their tables.
 
 Examples:
-  tacit plan --epsilon 1 --delta 1e-5 --rate 1/60 --rounds 200       the noise multiplier for a budget
-  tacit plan --noise 1.54 --delta 1e-5 --rate 1/60 --rounds 200      ε after every round
-  tacit plan --noise 1.54 --delta 1e-5 --rate 1/60 --epsilon 1       the number of rounds
-  tacit plan --epsilon 8 --delta 1e-3 --population 100 --cohort 50 --rounds 11 --accountant rdp-classic
-  tacit plan --epsilon 8 --delta 1e-3 --population 100 --schedule 20x30,40x50        20 rounds of 30, 40 of 50
-  tacit plan --noise 4 --delta 1e-5 --population 6000 --cohort 100 --rounds 200 --sampling fixed
-  tacit plan --noise 20 --delta 1e-5 --rate 1/60 --rounds 200 --dropouts             noise in shares
-  tacit plan --noise 20 --delta 1e-5 --sampling everyone --rounds 100 --adjacency replace-one --json
-  tacit plan --unit record --size 3000 --batch 64 --epochs 20 --epsilon 3 --delta 1e-5       the noise for DP-SGD
-  tacit plan --unit record --size 3000 --batch 64 --epochs 20 --noise 1 --delta 1e-5         ε of every record
+  tacit calibrate --epsilon 1 --delta 1e-5 --rate 1/60 --rounds 200       the noise multiplier for a budget
+  tacit calibrate --noise 1.54 --delta 1e-5 --rate 1/60 --rounds 200      ε after every round
+  tacit calibrate --noise 1.54 --delta 1e-5 --rate 1/60 --epsilon 1       the number of rounds
+  tacit calibrate --epsilon 8 --delta 1e-3 --population 100 --cohort 50 --rounds 11 --accountant rdp-classic
+  tacit calibrate --epsilon 8 --delta 1e-3 --population 100 --schedule 20x30,40x50        20 rounds of 30, 40 of 50
+  tacit calibrate --noise 4 --delta 1e-5 --population 6000 --cohort 100 --rounds 200 --sampling fixed
+  tacit calibrate --noise 20 --delta 1e-5 --rate 1/60 --rounds 200 --dropouts             noise in shares
+  tacit calibrate --noise 20 --delta 1e-5 --sampling everyone --rounds 100 --adjacency replace-one --json
+  tacit calibrate --unit record --size 3000 --batch 64 --epochs 20 --epsilon 3 --delta 1e-5       the noise for DP-SGD
+  tacit calibrate --unit record --size 3000 --batch 64 --epochs 20 --noise 1 --delta 1e-5         ε of every record
 """
 
 import argparse
@@ -73,7 +73,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="clients add the noise in shares, and more may drop out than planned: sampling then lowers nothing",
     )
-    does(parser, "plan:run")
+    does(parser, "calibrate:run")
 
 
 def _number(text: str) -> float:

@@ -11,7 +11,7 @@ SIZED = ["--delta", "1e-5", "--population", "6000", "--accountant", "rdp"]
 
 
 def plan(capsys, *line: str) -> dict[str, Any]:
-    assert cli.main(["plan", *line, "--json"]) == 0
+    assert cli.main(["calibrate", *line, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert isinstance(found, dict)
     return found
@@ -67,7 +67,7 @@ def test_the_default_is_the_tight_accountant_where_it_has_a_bound(capsys):
 
 
 def test_the_printed_table(capsys):
-    assert cli.main(["plan", *BASE, "--noise", "1.54", "--rounds", "3"]) == 0
+    assert cli.main(["calibrate", *BASE, "--noise", "1.54", "--rounds", "3"]) == 0
     printed = capsys.readouterr()
     assert printed.err == ""
     lines = printed.out.splitlines()
@@ -79,7 +79,7 @@ def test_the_printed_table(capsys):
 
 def test_noise_is_never_printed_below_what_is_needed(capsys):
     exact = plan(capsys, *BASE, "--epsilon", "1", "--rounds", "200")["noise"]
-    assert cli.main(["plan", *BASE, "--epsilon", "1", "--rounds", "200"]) == 0
+    assert cli.main(["calibrate", *BASE, "--epsilon", "1", "--rounds", "200"]) == 0
     printed = capsys.readouterr().out.split()[2]
     assert exact <= float(printed) <= exact + 1e-4
 
@@ -90,7 +90,7 @@ def test_an_infinite_epsilon_is_null_in_json(capsys):
 
 
 def test_a_weak_delta_is_a_warning(capsys):
-    line = ["plan", "--delta", "1e-2", "--population", "1000", "--cohort", "9", "--noise", "2", "--rounds", "2"]
+    line = ["calibrate", "--delta", "1e-2", "--population", "1000", "--cohort", "9", "--noise", "2", "--rounds", "2"]
     assert cli.main([*line, "--accountant", "rdp", "--json"]) == 0
     printed = capsys.readouterr()
     assert "δ = 0.01 is too large: choose it well below 1/1000." in printed.err
@@ -132,7 +132,7 @@ def test_a_weak_delta_is_a_warning(capsys):
     ],
 )
 def test_bad_input_gets_one_sentence_and_exit_code_2(line, words, capsys):
-    assert cli.main(["plan", *line.split()]) == 2
+    assert cli.main(["calibrate", *line.split()]) == 2
     printed = capsys.readouterr()
     assert printed.out == ""
     assert words in printed.err
@@ -142,7 +142,7 @@ def test_bad_input_gets_one_sentence_and_exit_code_2(line, words, capsys):
 @pytest.mark.parametrize("line", ["--epsilon 1 --rate .1 --rounds 5", "--delta x", "--delta 1e-5 --schedule 3y4"])
 def test_wrong_arguments_get_one_line_and_exit_code_2(line, capsys):
     with pytest.raises(SystemExit) as caught:
-        cli.main(["plan", *line.split()])
+        cli.main(["calibrate", *line.split()])
     assert caught.value.code == 2
     assert capsys.readouterr().err.count("\n") == 1
 
@@ -150,7 +150,7 @@ def test_wrong_arguments_get_one_line_and_exit_code_2(line, capsys):
 @pytest.mark.parametrize("unit", ["record", "person"])
 def test_a_plan_names_its_unit(unit: str, capsys: pytest.CaptureFixture[str]) -> None:
     options = ["--size", "800", "--batch", "40", "--steps", "20", "--noise", "2", "--delta", "1e-5"]
-    assert cli.main(["plan", "--unit", unit, *options]) == 0
+    assert cli.main(["calibrate", "--unit", unit, *options]) == 0
     first, second, *_ = capsys.readouterr().out.splitlines()
     assert first.split() == ["unit", unit]
     assert second.split() == ["rate", "of", "a", unit, "0.05"]

@@ -1,4 +1,4 @@
-"""`tacit plan`: compute the noise for a privacy budget, the ε of a noise level, or the number of rounds."""
+"""`tacit calibrate`: compute the noise for a privacy budget, the ε of a noise level, or the number of rounds."""
 
 import argparse
 from collections.abc import Iterator

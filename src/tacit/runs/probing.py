@@ -1,4 +1,4 @@
-"""Does a piece of one's own keep the laws on which guarantees rest? Tried on hostile rows and data.
+"""Does a piece of your own keep the laws on which guarantees rest? Tried on hostile rows and data.
 
 | piece | tried |
 |---|---|
@@ -54,14 +54,14 @@ SIGMAS = 5.0  # a correct piece fails a statistical trial with probability 6e-7
 
 
 @dataclass(frozen=True)
-class Check:
+class Probe:
     """What was tried on a piece, and what failed.
 
     Attributes:
         piece: its class.
         slot: the slot that it fits.
         tried: how many trials.
-        violations: what failed, a sentence each.
+        violations: what failed, as sentences.
     """
 
     piece: str
@@ -80,8 +80,8 @@ class Check:
         return f"{self.slot} {self.piece}: {len(self.violations)} of {self.tried} trials failed.{found}"
 
 
-def check(piece: object) -> Check:
-    """Try the laws on which guarantees rest on a piece of one's own.
+def probe(piece: object) -> Probe:
+    """Try the laws on which guarantees rest on a piece of your own.
 
     Args:
         piece: a sampler, trainer, codec, mechanism, aggregator or server. Parts of it, such as a clipping rule, are
@@ -91,7 +91,7 @@ def check(piece: object) -> Check:
         UserError: it is none of these. A channel cannot be tried: who sees what is a matter of proof.
 
     Example:
-        >>> print(check(Mean()))
+        >>> print(probe(Mean()))
         aggregator Mean: 12 trials, no violation found. This proves nothing.
     """
     slot = next((slot for slot in _TRIALS if not lacking(piece, PIECES[slot][0])), None)
@@ -103,7 +103,7 @@ def check(piece: object) -> Check:
     return _tried(type(piece).__name__, slot, _TRIALS[slot](piece))
 
 
-def check_method(method: Method) -> tuple[Check, ...]:
+def probe_method(method: Method) -> tuple[Probe, ...]:
     """Try the laws on a method's own pieces, and on the method as a whole: runs with seeded noise on a few clients.
 
     Returns:
@@ -112,24 +112,24 @@ def check_method(method: Method) -> tuple[Check, ...]:
 
     Example:
         >>> import tacit
-        >>> [found.passed for found in check_method(tacit.methods.fedavg(cohort=4))]
+        >>> [found.passed for found in probe_method(tacit.methods.fedavg(cohort=4))]
         [True]
     """
-    sized = method.sized(1.0)
+    calibrated = method.with_noise_multiplier(1.0)
     own = {part.slot for part in method.terms.own_parts}
-    pieces = tuple(check(getattr(sized, slot)) for slot in _TRIALS if slot in own)
-    return *pieces, _tried(method.name, "method", _try_method(sized))
+    pieces = tuple(probe(getattr(calibrated, slot)) for slot in _TRIALS if slot in own)
+    return *pieces, _tried(method.name, "method", _try_method(calibrated))
 
 
-def _tried(name: str, slot: str, trials: Iterator[str]) -> Check:
+def _tried(name: str, slot: str, trials: Iterator[str]) -> Probe:
     """The result of these trials; an exception of the piece is their last violation."""
     found: list[str] = []
     try:
         for violation in trials:
             found += [violation]
-    except Exception as error:  # whatever code of one's own raises
+    except Exception as error:  # whatever code of your own raises
         found += [f"It raises {type(error).__name__}: {error}"]
-    return Check(name, slot, len(found), tuple(dict.fromkeys(filter(None, found))))
+    return Probe(name, slot, len(found), tuple(dict.fromkeys(filter(None, found))))
 
 
 def _try_method(method: Method) -> Iterator[str]:
@@ -137,7 +137,7 @@ def _try_method(method: Method) -> Iterator[str]:
     population = _population()
     task = Task(model=partial(_module, 128), clients=population, public=population[0], test_overlap="intended")
     tried = replace(method, rounds=2, budget=None, patience=None, sampler=Everyone())
-    states = [list(simulate(tried, task, seed=1, workers=workers, noise="seeded")) for workers in (1, 1, 2)]
+    states = [list(simulate(tried, task, seed=1, workers=workers, randomness="seeded")) for workers in (1, 1, 2)]
     weights = [runs[-1][0].weights for runs in states]
     yield "" if bool(torch.isfinite(weights[0]).all()) else "The model is not finite after two rounds."
     yield "" if torch.equal(weights[0], weights[1]) else "Two runs with the same seed give different models."
@@ -158,7 +158,7 @@ def check_declared(method: Method) -> None:
         if slot == "channel":
             continue
         piece = getattr(method, slot)
-        found = check(piece.sized(1.0) if slot == "mechanism" and method.terms.unsized else piece)
+        found = probe(piece.with_noise_multiplier(1.0) if slot == "mechanism" and method.terms.uncalibrated else piece)
         if not found.passed:
             raise UserError(
                 f"{method.name}: {part} declares sensitivity={part.sensitivity:g}, but a trial failed: "
@@ -277,11 +277,11 @@ def _reading_violation(mechanism: Mechanism, state: State) -> str:
 
 def _bounded(mechanism: Mechanism, state: State, rows: Tensor) -> Iterator[str]:
     bounded, calm = _before_sum(mechanism, state, rows), _before_sum(mechanism, state, torch.zeros_like(rows))
-    reach = _size(bounded.messages.rows.dense() - calm.messages.rows.dense(), bounded.bound)
+    moved = _size(bounded.messages.rows.dense() - calm.messages.rows.dense(), bounded.bound)
     record, row = mechanism.record_bound, mechanism.row_bound
     longest = 1.0 if record is None or row is None else row / record  # times the bound, where it is that of one record
-    within = bool((reach <= longest + _TOLERANCE).all())
-    yield "" if within else f"A row is {float(reach.max()):.3g} times as long as its bound."
+    within = bool((moved <= longest + _TOLERANCE).all())
+    yield "" if within else f"A row is {float(moved.max()):.3g} times as long as its bound."
     same = bounded.bound.values == calm.bound.values
     yield "" if same else "The bound depends on the rows of the round."
 

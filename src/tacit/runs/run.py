@@ -1,4 +1,4 @@
-"""A run as records: the plan, with everything that determines its result, and the run so far."""
+"""A run as records: the spec, with everything that determines its result, and the run so far."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 from torch import nn
 
-from tacit.core import Method, Noise, Report, State, files
-from tacit.core.keys import NOISES
+from tacit.core import Method, Randomness, Report, State, files
+from tacit.core.keys import RANDOMNESS
 from tacit.core.prices import ClientUnits, Unit
 from tacit.core.schema import Options
 from tacit.core.state import final_weights, out_of_patience
@@ -24,11 +24,11 @@ from tacit.privacy.guarantee import AnyGuarantee, Guarantee
 from tacit.privacy.leakage import LeakageAccounting
 from tacit.privacy.ledger_head import LedgerUse
 from tacit.runs.bandwidth import Bandwidth, Savings
-from tacit.runs.checking import check_declared
 from tacit.runs.fitting import fit_defaults
 from tacit.runs.manifest import Manifest, MethodEntry, TaskEntry, versions
 from tacit.runs.model_export import ExportedModel, choose_model, encoding_beside, form_of
 from tacit.runs.predict import predict_rows
+from tacit.runs.probing import check_declared
 
 if TYPE_CHECKING:
     from tacit.privacy.charging import Charges
@@ -41,8 +41,8 @@ SEEDED = (
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Plan:
-    """Everything that determines a run's result. Noise that depends on a budget is sized here.
+class RunSpec:
+    """Everything that determines a run's result. Noise that depends on a budget is calibrated here.
 
     Attributes:
         method: what clients and server do.
@@ -50,10 +50,10 @@ class Plan:
         seed: decides what may be public.
         device: where to compute.
         evaluate_every: evaluate on held-out data every `n` rounds.
-        noise: whether cohorts, batches and noise come from a `secret` key of the run's own or are `seeded`.
+        randomness: whether cohorts, batches and noise come from a `secret` key of the run's own or are `seeded`.
         waves: whether a simulation trains clients in waves that fit the cache (`fitting`), or a `single` one at a time.
         args: the arguments of the method's factory, if the method was made by name.
-        task_args: likewise for the task.
+        task_args: the same for the task.
     """
 
     method: Method
@@ -61,7 +61,7 @@ class Plan:
     seed: int = 0
     device: str = "cpu"
     evaluate_every: int = 1
-    noise: Noise = "secret"
+    randomness: Randomness = "secret"
     waves: Waves = "fitting"
     args: Options | None = None
     task_args: Options | None = None
@@ -73,7 +73,7 @@ class Plan:
         expect(isinstance(self.task, Task), f"a Task, got {_brief(self.task)}", advice)
         expect(isinstance(self.seed, Integral), f"seed={_brief(self.seed)} to be a whole number")
         expect(self.evaluate_every >= 1, f"evaluate_every={self.evaluate_every} >= 1")
-        expect(self.noise in NOISES, f"noise={self.noise!r} in {', '.join(NOISES)}")
+        expect(self.randomness in RANDOMNESS, f"randomness={self.randomness!r} in {', '.join(RANDOMNESS)}")
         _check_device(self.device)
         if self.method.patience is not None and self.task.test is None:
             raise UserError(
@@ -84,8 +84,8 @@ class Plan:
         check_records(self.method, self.task)
         _check_budget(self.method)
         method, population = fit_defaults(self.method, self.task), self.task.population
-        within = population.client_units if any(unit.within_client for unit in method.terms.unsized) else None
-        object.__setattr__(self, "method", size_noise(method, len(population), within))
+        within = population.client_units if any(unit.within_client for unit in method.terms.uncalibrated) else None
+        object.__setattr__(self, "method", calibrate_method(method, len(population), within))
 
     @cached_property
     def simulation(self) -> Simulation:
@@ -94,7 +94,7 @@ class Plan:
 
     @cached_property
     def manifest(self) -> Manifest:
-        """The plan as it is written to the run's directory; computed once, because it includes a digest of all data."""
+        """The spec as it is written to the run's directory; computed once, because it includes a digest of all data."""
         return Manifest(
             method=MethodEntry(
                 name=self.method.name,
@@ -110,7 +110,7 @@ class Plan:
             evaluate_every=self.evaluate_every,
             versions=versions(),
             caveat=self.method.channel.caveat,
-            noise=self.noise,
+            randomness=self.randomness,
             waves=self.waves,
         )
 
@@ -121,7 +121,7 @@ def _check_budget(method: Method) -> None:
     reason = next(filter(None, (terms.prices[unit].reason for unit in terms.units)), "")
     if method.budget is None or not reason:
         return
-    noise = ", and set its noise multiplier" * bool(terms.unsized)
+    noise = ", and set its noise multiplier" * bool(terms.uncalibrated)
     raise CompositionError(
         f"{method.name}: a budget of {method.budget} cannot be kept, because nothing is proved: {reason}. Use pieces "
         f"whose sensitivity is proved or declared, or leave the budget out{noise} (budget=none): then the run has no "
@@ -143,7 +143,7 @@ class Run:
     """A run so far.
 
     Attributes:
-        plan: what is run.
+        spec: what is run.
         state: the server's state.
         history: one report per round.
         directory: where the run's files are; None: it writes none.
@@ -152,7 +152,7 @@ class Run:
         diverged: whether the next round led to a model that is not finite, so that the run ended with this one.
     """
 
-    plan: Plan
+    spec: RunSpec
     state: State
     history: tuple[Report, ...] = ()
     directory: Path | None = None
@@ -161,17 +161,19 @@ class Run:
     diverged: bool = False
 
     @classmethod
-    def begin(cls, plan: Plan, state: State, history: tuple[Report, ...] = (), directory: Path | None = None) -> Self:
+    def begin(
+        cls, spec: RunSpec, state: State, history: tuple[Report, ...] = (), directory: Path | None = None
+    ) -> Self:
         """The run after these rounds, before anything is charged."""
-        leakage = LeakageAccounting.of(plan.method, state.dim, len(plan.task.population), history)
-        return cls(plan=plan, state=state, history=history, directory=directory, leakage=leakage)
+        leakage = LeakageAccounting.of(spec.method, state.dim, len(spec.task.population), history)
+        return cls(spec=spec, state=state, history=history, directory=directory, leakage=leakage)
 
     @property
     def model(self) -> nn.Module:
         """The trained model; of several hypotheses, `models` has all."""
         if len(self.models) > 1:
             raise UserError(
-                f"Expected one model, but {self.plan.method.name} trains {len(self.models)}. Use run.models, or "
+                f"Expected one model, but {self.spec.method.name} trains {len(self.models)}. Use run.models, or "
                 "run.model_for((x, y)) for the one that fits these samples best."
             )
         return self.models[0]
@@ -185,7 +187,7 @@ class Run:
     def _adapted(self) -> tuple[nn.Module, ...]:
         """The trained hypotheses as the engine calls them."""
         weights = final_weights(self.state).view(-1, self.state.dim)
-        return tuple(self.plan.simulation.module(hypothesis) for hypothesis in weights)
+        return tuple(self.spec.simulation.module(hypothesis) for hypothesis in weights)
 
     def export(self, path: Path | str, model: int | None = None) -> Path:
         """Write the trained model to a file for other programs; its ending decides the format.
@@ -200,10 +202,10 @@ class Run:
         """
         path = Path(path)
         write, number = form_of(path), choose_model(len(self._adapted), model, "model=")
-        caveat = self.plan.method.channel.caveat
-        files.write(path, write(ExportedModel(self._adapted[number], self.plan.task, caveat)), parents=True)
-        if self.plan.task.encoding is not None:
-            files.write(encoding_beside(path), self.plan.task.encoding.to_bytes())
+        caveat = self.spec.method.channel.caveat
+        files.write(path, write(ExportedModel(self._adapted[number], self.spec.task, caveat)), parents=True)
+        if self.spec.task.encoding is not None:
+            files.write(encoding_beside(path), self.spec.task.encoding.to_bytes())
         return path
 
     def predict(self, rows: Any, model: int | None = None) -> dict[str, list[Any]]:
@@ -221,12 +223,12 @@ class Run:
             them.
         """
         number = choose_model(len(self._adapted), model, "model=")
-        return predict_rows(self.plan.task.encoding, self._adapted[number], rows)
+        return predict_rows(self.spec.task.encoding, self._adapted[number], rows)
 
     @torch.no_grad()
     def model_for(self, samples: Samples) -> nn.Module:
         """The hypothesis with the smallest loss on these samples: the model of a client that has them."""
-        task = replace(self.plan.task, test=samples, test_overlap="intended", owners=None)
+        task = replace(self.spec.task, test=samples, test_overlap="intended", owners=None)
         (x, y), loss = task.test, task.loss
         return own_module(
             min(self._adapted, key=lambda model: float(loss.from_mean(loss.per_sample(model(x), y).double().mean())))
@@ -256,15 +258,15 @@ class Run:
     @cached_property
     def guarantees(self) -> dict[Unit, AnyGuarantee]:
         """What is proved about each unit that the method adds noise for, clients first; never added up."""
-        plan = self.plan
+        spec = self.spec
         return guarantees_of(
-            plan.method,
-            plan.task.population.unit,
+            spec.method,
+            spec.task.population.unit,
             self.history,
             self.charges,
             self.leakage,
-            not_covered=plan.task.not_covered,
-            seeded=plan.noise == "seeded",
+            not_covered=spec.task.not_covered,
+            seeded=spec.randomness == "seeded",
         )
 
     @property
@@ -288,13 +290,13 @@ class Run:
     @property
     def rounds(self) -> int:
         """How many rounds there will be, by the method and its budget."""
-        return min((each.rounds_allowed for each in self.charges.values()), default=self.plan.method.rounds)
+        return min((each.rounds_allowed for each in self.charges.values()), default=self.spec.method.rounds)
 
     @cached_property
     def sparsity(self) -> Mapping[str, "Sparsity"]:
         """Every pruned layer by its name: what clients send of it, and what the model has."""
         parameters = dict(self.models[0].named_parameters())
-        kept = self.plan.method.trainer.kept(tuple(tuple(parameter.shape) for parameter in parameters.values()))
+        kept = self.spec.method.trainer.kept(tuple(tuple(parameter.shape) for parameter in parameters.values()))
         if not kept:
             return {}
         return {
@@ -306,12 +308,12 @@ class Run:
     @property
     def metrics(self) -> dict[str, float]:
         """The held-out metrics of the trained model: the last ones or, with early stopping, the best."""
-        return final_metrics(self.plan.method, self.history)
+        return final_metrics(self.spec.method, self.history)
 
     @property
     def ended(self) -> bool:
         """Whether no round is left: all were played, patience ran out, it diverged, or every client would decline."""
-        played = self.state.round >= self.rounds or out_of_patience(self.plan.method.patience, self.state)
+        played = self.state.round >= self.rounds or out_of_patience(self.spec.method.patience, self.state)
         return played or self.diverged or (self.leakage is not None and self.leakage.exhausted)
 
     @property
@@ -326,12 +328,12 @@ class Run:
         return {name: sum(report.timings.get(name, 0.0) for report in self.history) for name in names}
 
 
-def size_noise(method: Method, clients: int, within: ClientUnits | None = None) -> Method:
-    """The method for so many clients: noise that depends on the budget gets its noise multiplier.
+def calibrate_method(method: Method, clients: int, within: ClientUnits | None = None) -> Method:
+    """The method for this many clients: noise that depends on the budget gets its noise multiplier.
 
     `within` are the clients' records, or persons, on which noise for these depends.
     """
-    for unit in reversed(method.terms.unsized):
+    for unit in reversed(method.terms.uncalibrated):
         from tacit.privacy.planned_charges import calibrate  # which imports dp_accounting
 
         units = within if unit.within_client else ClientUnits.whole(clients)
@@ -360,7 +362,7 @@ def check_draws_persons(method: Method) -> None:
     """Raise `CompositionError` if the method's trainer draws single records where persons are to be protected."""
     if not method.trainer.draws_persons:
         raise CompositionError(
-            f"{method.name}: the task says which records are one person's (patient), but "
+            f"{method.name}: the task says which records are one person's (person), but "
             f"{type(method.trainer).__name__} draws and clips single records, so that nothing is proved about a person "
             "with several. Use DpSgd or RecordGradient, or a trainer that declares draws_persons."
         )

@@ -1,4 +1,4 @@
-"""`tacit federation check` and `tacit site`: what a plan means, and what a site says to it."""
+"""`tacit federation explain` and `tacit site`: what a plan means, and what a site says to it."""
 
 import json
 from pathlib import Path
@@ -15,7 +15,7 @@ DP = {"cohort": 5, "noise": 4.0, "epsilon": "none"}
 
 def test_check_says_what_a_plan_means(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Consortium.at(tmp_path).plan("fl-std-dp", args=DP, public="acme:public")
-    assert main(["federation", "check", str(tmp_path / "plan.toml")]) == 0
+    assert main(["federation", "explain", str(tmp_path / "plan.toml")]) == 0
     out = capsys.readouterr().out
     for sentence in (
         "fl-std-dp, 2 rounds, 5 sites: site-0, site-1, site-2, site-3, site-4",
@@ -28,11 +28,11 @@ def test_check_says_what_a_plan_means(tmp_path: Path, capsys: pytest.CaptureFixt
         assert sentence in out
     assert "Nothing of acme:net and acme:public was run, because only the plan names it." in out
     assert "acme:net, not run" in out
-    assert main(["federation", "check", str(tmp_path / "plan.toml"), "--json"]) == 0
+    assert main(["federation", "explain", str(tmp_path / "plan.toml"), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert 1.0 < found["epsilon"] < 2.0
     assert (found["parameters"], found["up"], found["down"]) == (None, None, None)
-    assert main(["federation", "check", str(tmp_path / "plan.toml"), "--trust", "--json"]) == 0
+    assert main(["federation", "explain", str(tmp_path / "plan.toml"), "--trust", "--json"]) == 0
     trusted = json.loads(capsys.readouterr().out)
     assert trusted["parameters"] == 131
     assert trusted["up"] > 131
@@ -41,14 +41,14 @@ def test_check_says_what_a_plan_means(tmp_path: Path, capsys: pytest.CaptureFixt
 
 
 def test_the_bytes_of_a_check_are_those_of_a_round(tmp_path: Path) -> None:
-    from tacit.federation.plan.check import check_plan
+    from tacit.federation.plan.explain import explain_plan
 
     consortium = Consortium.at(tmp_path)
     plan = consortium.plan("fl-std-dp", args=DP, public="acme:public")
     consortium.accept(plan)
     here = server(plan, transport(consortium.sites()))
-    *_, run = follow(here.run_plan, source=here)
-    found, report = check_plan(plan), run.history[-1]
+    *_, run = follow(here.run_spec, source=here)
+    found, report = explain_plan(plan), run.history[-1]
     envelope = report.overhead["envelope"]
     assert found.up is not None
     assert found.down is not None
@@ -62,8 +62,8 @@ def test_the_bytes_of_a_check_are_those_of_a_round(tmp_path: Path) -> None:
         ({"method": "fl-stt"}, "Expected method"),
         ({"args": {"round": 3}}, "round"),
         ({"model": "net"}, "Expected the model as one of logistic, mlp, or as package.module:function"),
-        ({"least_cohort": 9}, "least_cohort=9 of at most 5 sites"),
-        ({"patience": {"train": -1}}, "patience.train"),
+        ({"min_cohort": 9}, "min_cohort=9 of at most 5 sites"),
+        ({"timeouts": {"train": -1}}, "timeouts.train"),
         ({"patients": 3}, "patients"),
         ({"loss": "Path()"}, "Path"),
         ({"method": "esmfl"}, "messages to an enclave, and the plan names none"),
@@ -78,7 +78,7 @@ def test_a_wrong_plan_is_refused_with_a_sentence(
     Consortium.at(tmp_path)
     content = {"method": "fl-std", "args": {"rounds": 1, "cohort": 5}, "model": MODEL, "sites": "directory.toml"}
     (tmp_path / "plan.toml").write_text(table({**content, **changes}))
-    assert main(["federation", "check", str(tmp_path / "plan.toml")]) == 2
+    assert main(["federation", "explain", str(tmp_path / "plan.toml")]) == 2
     error = capsys.readouterr().err
     assert error.startswith("tacit: ")
     assert message in error
@@ -108,7 +108,7 @@ def test_a_table_is_data_too(tmp_path: Path, capsys: pytest.CaptureFixture[str])
 
 
 def test_a_site_reviews_accepts_and_refuses(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    consortium = Consortium.at(tmp_path, epsilon=1.5, least_cohort=3)
+    consortium = Consortium.at(tmp_path, epsilon=1.5, min_cohort=3)
     plan = consortium.plan("fl-std-dp", args=DP, public="acme:public")
     site, file = consortium.home("site-0") / "site.toml", str(tmp_path / "plan.toml")
     assert main(["site", "review", str(site), file]) == 0
@@ -138,7 +138,7 @@ def test_ledger_and_log_say_what_was_spent_and_what_happened(
     assert "Nothing has been charged" in capsys.readouterr().out
     consortium.accept(plan)
     here = server(plan, transport(consortium.sites()))
-    *_, run = follow(here.run_plan, source=here)
+    *_, run = follow(here.run_spec, source=here)
     assert main(["site", "ledger", site, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["epsilons"] == {"client": pytest.approx(run.charges[Unit.CLIENT].epsilon, rel=1e-3)}
@@ -163,7 +163,7 @@ def test_records_are_charged_where_a_method_protects_them(tmp_path: Path, capsys
     consortium = Consortium.at(tmp_path, epsilon=5.0, methods=["dp-fedsgd"])
     plan = consortium.plan("dp-fedsgd", args={"rounds": 2, "noise": 3.0, "epsilon": "none", "size": 8})
     file, site = str(tmp_path / "plan.toml"), str(consortium.home("site-0") / "site.toml")
-    assert main(["federation", "check", file]) == 0
+    assert main(["federation", "explain", file]) == 0
     out = capsys.readouterr().out
     assert "for every record of a site that takes part in all rounds, against the server" in out
     assert "For few sites" not in out
@@ -172,7 +172,7 @@ def test_records_are_charged_where_a_method_protects_them(tmp_path: Path, capsys
     assert (planned["unit"], planned["accepted"]) == ("record", True)
     consortium.accept(plan)
     here = server(plan, transport(consortium.sites()))
-    *_, run = follow(here.run_plan, source=here)
+    *_, run = follow(here.run_spec, source=here)
     assert main(["site", "ledger", site, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["epsilons"] == {"record": pytest.approx(run.charges[Unit.RECORD].epsilon, rel=1e-3)}
@@ -183,5 +183,5 @@ def test_a_rate_that_depends_on_the_number_of_records_needs_it_in_the_plan(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     Consortium.at(tmp_path).plan("dp-sgd", args={"cohort": 5, "noise": 3.0, "epsilon": "none"})
-    assert main(["federation", "check", str(tmp_path / "plan.toml")]) == 2
+    assert main(["federation", "explain", str(tmp_path / "plan.toml")]) == 2
     assert "records = …" in capsys.readouterr().err

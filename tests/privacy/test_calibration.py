@@ -9,7 +9,7 @@ from tacit.core.prices import Adjacency
 from tacit.errors import UserError
 from tacit.pieces.samplers import Everyone, FixedSize, Growing, Poisson
 from tacit.privacy.accountants import FAST_PLD, Accountant, Pld, Rdp, RdpClassic
-from tacit.privacy.planning import CohortSampling, enough_noise
+from tacit.privacy.calibration import CohortSampling, enough_noise
 
 ALL: list[Accountant] = [RdpClassic(), Rdp(), FAST_PLD]
 
