@@ -51,20 +51,20 @@ def test_list_as_json(capsys):
 def test_check_reports_wrong_content(folder, capsys):
     write_wrong_file(folder)
     with pytest.raises(DataError, match=r"1 of 1 files are invalid: .*ist.csv.gz has the wrong content: expected"):
-        run("check", "ist", "--json")
+        run("verify", "ist", "--json")
     document = json.loads(capsys.readouterr().out)
     assert "wrong content" in document["checked"][0]["status"]
 
 
 def test_missing_files_are_an_error_only_if_they_are_named(capsys):
-    assert run("check") == 0
+    assert run("verify") == 0
     assert "missing" in capsys.readouterr().out
     with pytest.raises(DataError, match="2 of 2 files are missing: cms-ipps-fy2011/"):
-        run("check", "hospital-charges")
+        run("verify", "hospital-charges")
 
 
 def test_check_of_real_files(data_folder, capsys):
-    assert run("check", "gusto", "ist", "qmnist-writers", "--json") == 0
+    assert run("verify", "gusto", "ist", "qmnist-writers", "--json") == 0
     statuses = {row["status"] for row in json.loads(capsys.readouterr().out)["checked"]}
     assert statuses == {"ok"}
 

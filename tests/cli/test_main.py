@@ -12,7 +12,7 @@ import pytest
 from tacit import cli, methods
 from tacit.errors import StorageError
 
-COMMANDS = ("run", "methods", "card", "data", "plan", "attack", "audit", "enclave", "reproduce")
+COMMANDS = ("run", "methods", "card", "data", "calibrate", "attack", "audit", "enclave", "reproduce")
 WITHOUT_TORCH = [
     ("--version", 0, "tacit "),
     ("--help", 0, "docs/glossary.md"),
@@ -34,7 +34,7 @@ WITHOUT_TORCH = [
     ("run nbafl --task-set client=3", 2, "Did you mean 'clients'?"),
     ("card fedvag", 2, "Did you mean 'fedavg'?"),
     ("card fedavg --set epoch=2", 2, "Did you mean 'epochs'?"),
-    ("plan --sampling poison --delta 1e-5", 2, "Did you mean 'poisson'?"),
+    ("calibrate --sampling poison --delta 1e-5", 2, "Did you mean 'poisson'?"),
     ("data lst", 2, "Did you mean 'list'?"),
     ("data fetch minst", 2, "Did you mean 'mnist'?"),
     ("attack dgl fedavg", 2, "Did you mean 'dlg'?"),

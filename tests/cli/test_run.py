@@ -232,7 +232,7 @@ BAD = [
     ("--resume taken", ["taken holds no run"]),
     ("--resume taken --rounds 3", ["--resume", "without --rounds"]),
     ("--resume taken --set cohort=3", ["--resume", "without --set"]),
-    ("--resume taken --patient person", ["--resume", "without --patient"]),
+    ("--resume taken --patient person", ["--resume", "without --person"]),
     ("fedavg --resume taken", ["--resume", "without fedavg"]),
 ]
 
