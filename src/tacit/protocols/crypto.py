@@ -1,4 +1,6 @@
-"""Cryptographic primitives and key derivation, all from `cryptography`. No other module imports that library.
+"""Cryptographic primitives and key derivation, all from `cryptography`.
+
+Only `tacit.core.keys`, for its streams, and the certificates of enclaves also use that library.
 
 X25519 (RFC 7748) for pairwise keys, HKDF-SHA256 (RFC 5869) for derived keys, AES-256-GCM (NIST SP 800-38D) for
 authenticated encryption, AES-256 in counter mode (NIST SP 800-38A) for pads, Ed25519 (RFC 8032) for identities, X.509

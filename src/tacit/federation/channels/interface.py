@@ -138,7 +138,7 @@ class SiteHalf(Protocol):
         """The answer to the first message of a round."""
 
     def check_evaluation(self, asked: SiteRequest) -> None:
-        """The same as `check` for metrics."""
+        """The same as `validate` for metrics."""
         return
 
     def reply_metrics(self, asked: SiteRequest, vector: Vector) -> SiteReply:

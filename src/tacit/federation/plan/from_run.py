@@ -73,7 +73,7 @@ class PlanFromRun:
             "timeouts": (_table({"train": timeouts.train, "message": timeouts.message}), "seconds"),
         }
         written = "".join(f"{key} = {value}{f'  # {why}' if why else ''}\n" for key, (value, why) in lines.items())
-        return f"# A plan from the run {run}. Read docs/guides/federation.md.\n{said}\n{written}"
+        return f"# A plan from the run {run}. Explained by: tacit federation explain.\n{said}\n{written}"
 
 
 def plan_from_run(run: Path, directory: Directory) -> PlanFromRun:

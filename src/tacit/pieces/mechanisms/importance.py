@@ -170,7 +170,7 @@ class ByImportance(Mechanism):
         importance: `WeightVariance()` or `AccuracySensitivity()`.
         allocation: `TwoLevel(...)` or `Graded(...)`.
         groups: `InputFeatures()` or `SingleWeights()`; weights in no group get the base's noise only.
-        takes: whether rows are `weights` or `updates`, as the trainer sends them.
+        expects: whether rows are `weights` or `updates`, as the trainer sends them.
 
     Formal guarantees: none. Which groups get more noise depends on private data and is visible in the messages. The
     coordinate with the least noise limits the guarantee of a vector, so more noise elsewhere adds nothing to any
