@@ -34,9 +34,9 @@ def read_broadcast(method: Method, parts: Parts, memory: ClientMemory, now: Roun
     Raises `WireError` for a broadcast that is not one of this method in this round: with parts that are missing, that
     no piece reads, or that do not fit what the client knows, or with numbers that are not finite.
     """
-    known = {*read_parts(method.codec), *read_parts(method.mechanism)}
-    if found := parts.keys() - known:
-        names = ", ".join(sorted(part.name for part in found))
+    expected = {*read_parts(method.codec), *read_parts(method.mechanism)}
+    if unexpected := parts.keys() - expected:
+        names = ", ".join(sorted(part.name for part in unexpected))
         raise WireError(f"Expected a broadcast of {method.name}, got one with {names}, which no piece of it reads.")
     view, memory = read_model(method, parts, memory, now)
     method.mechanism.check_broadcast(view)

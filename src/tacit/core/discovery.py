@@ -52,8 +52,8 @@ class Definition:
     def of(cls, factory: Callable[..., object], short_names: Mapping[str, str], default_task: Sequence[Any]) -> Self:
         """The definition of an imported factory; defaults are as Python prints them."""
         summary, _, _ = (inspect.getdoc(factory) or "").partition("\n")
-        known = inspect.signature(factory).parameters.values()
-        defaults = {each.name: "" if each.default is each.empty else repr(each.default) for each in known}
+        parameters = inspect.signature(factory).parameters.values()
+        defaults = {each.name: "" if each.default is each.empty else repr(each.default) for each in parameters}
         names = factory.__module__, factory.__name__
         return cls(*names, summary, defaults, short_names=short_names, default_task=default_task)
 
@@ -163,7 +163,7 @@ def _definition(node: ast.FunctionDef, module: str, short_names: Mapping[str, st
 def _meanings(docstring: str) -> dict[str, str]:
     """The entries of the section *Args*, each as one line."""
     _, _, section = docstring.partition("\nArgs:\n")
-    found: dict[str, str] = {}
+    meanings: dict[str, str] = {}
     name = ""
     for line in section.splitlines():
         start = re.match(r"    (\w+): (.*)", line)
@@ -171,8 +171,8 @@ def _meanings(docstring: str) -> dict[str, str]:
             break
         if start:
             name = start[1]
-        found[name] = f"{found.get(name, '')} {start[2] if start else line.strip()}".strip()
-    return found
+        meanings[name] = f"{meanings.get(name, '')} {start[2] if start else line.strip()}".strip()
+    return meanings
 
 
 def _parameters(args: ast.arguments) -> dict[str, str]:

@@ -87,9 +87,9 @@ class Stream:
         fair, chosen = np.uint64((1 << 64) // count * count - 1), np.empty(0, np.uint64)
         while len(chosen) < size:
             words = self._words(size - len(chosen) + 16)
-            drawn = np.concatenate([chosen, words[words <= fair] % np.uint64(count)])
-            _, first = np.unique(drawn, return_index=True)
-            chosen = drawn[np.sort(first)]  # repetitions are drawn again, and the order of the others stays
+            candidates = np.concatenate([chosen, words[words <= fair] % np.uint64(count)])
+            _, first = np.unique(candidates, return_index=True)
+            chosen = candidates[np.sort(first)]  # repetitions are drawn again, and the order of the others stays
         return torch.from_numpy(np.sort(chosen[:size]).astype(np.int64))
 
     def binomial(self, count: int, rate: float) -> int:

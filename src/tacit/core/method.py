@@ -94,14 +94,14 @@ class Method:
         """
         if not isinstance(plain, Mapping):
             raise UserError("Expected the form of a method, a dictionary, got another value.")
-        given = dict(plain)
-        version = given.pop("version", None)
+        fields = dict(plain)
+        version = fields.pop("version", None)
         if version != PLAIN_VERSION or isinstance(version, bool):
             raise UserError(f"Expected the form of a method of version {PLAIN_VERSION}, got {version!r}.")
-        found = from_plain(given, own)
-        if not isinstance(found, cls):
-            raise UserError(f"Expected the form of a method, got that of {type(found).__name__}.")
-        return found
+        method = from_plain(fields, own)
+        if not isinstance(method, cls):
+            raise UserError(f"Expected the form of a method, got that of {type(method).__name__}.")
+        return method
 
     @cached_property
     def canonical(self) -> str:
@@ -111,10 +111,10 @@ class Method:
     @classmethod
     def from_canonical(cls, text: str) -> Self:
         """The method of a canonical text; raises `UserError` for anything else."""
-        found = cls.from_plain(parse(text))
-        if found.canonical != text:
+        method = cls.from_plain(parse(text))
+        if method.canonical != text:
             raise UserError("Expected the canonical form of a method, got another form of the same one.")
-        return found
+        return method
 
     @cached_property
     def digest(self) -> str:

@@ -85,16 +85,16 @@ def to_plain(value: object) -> Form:
     """
     kind = type(value)
     if is_dataclass(kind):
-        found = {each.name: getattr(value, each.name) for each in fields(kind) if each.init and each.compare}
+        values = {each.name: getattr(value, each.name) for each in fields(kind) if each.init and each.compare}
     elif kind.__reduce__ is object.__reduce__ and hasattr(value, "__dict__"):  # all of its state is there
-        found = dict(vars(value))
+        values = dict(vars(value))
     else:
         raise UserError(
             f"Expected numbers, texts, tuples and records in a method, got {kind.__name__}, which has no plain form."
         )
     hints = _hints(kind)
-    given = {name: to_plain(_as_declared(each, hints.get(name, Any))) for name, each in found.items()}
-    return {TYPE_TAG: _tag(kind), **given}
+    forms = {name: to_plain(_as_declared(each, hints.get(name, Any))) for name, each in values.items()}
+    return {TYPE_TAG: _tag(kind), **forms}
 
 
 @to_plain.register(NoneType)
@@ -134,8 +134,8 @@ def _tensor(value: Tensor) -> Form:
 def _function(value: FunctionType) -> Form:
     """Name, code, defaults and enclosed values; what it reads from its module is not part of it."""
     cells = [_enclosed(cell.cell_contents) for cell in value.__closure__ or ()]
-    given = [_enclosed(each) for each in (*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values())]
-    content = digest([_code(value.__code__), cells, given])
+    defaults = [_enclosed(each) for each in (*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values())]
+    content = digest([_code(value.__code__), cells, defaults])
     return {TYPE_TAG: "function", "name": f"{value.__module__}:{value.__qualname__}", "digest": content}
 
 
@@ -186,9 +186,9 @@ class _Reader:
         if name in _DIGESTS:
             raise UserError(f"Expected a form that can be read, got one with a {name}, of which it has a digest only.")
         kind = self._own.get(name) or choose(records_of(*_packages), name, "a type that a form may name")
-        known = [each.name for each in fields(kind) if each.init and each.compare]
-        check_names(given, known, name)
-        missing = [each for each in known if each not in given]
+        names = [each.name for each in fields(kind) if each.init and each.compare]
+        check_names(given, names, name)
+        missing = [each for each in names if each not in given]
         if missing:
             raise UserError(f"Expected {name} with all of its fields, got none for {', '.join(missing)}.")
         return build_piece(kind, (), {key: self.value(each, depth + 1) for key, each in given.items()})

@@ -58,13 +58,13 @@ def call(factory: Callable[..., _T], label: str, options: Mapping[str, object]) 
             ...
         tacit.errors.UserError: Expected options of noisy in clip, rounds, got 'clp'. Did you mean 'clip'?
     """
-    known = inspect.signature(factory, eval_str=True).parameters
+    declared = inspect.signature(factory, eval_str=True).parameters
     grouped = _by_name(options)
-    check_names(grouped, known, label)
-    missing = [key for key, p in known.items() if p.default is p.empty and key not in options]
+    check_names(grouped, declared, label)
+    missing = [key for key, p in declared.items() if p.default is p.empty and key not in options]
     if missing:
         raise UserError(f"Expected {label} to be given {listed(missing)}: there is no default.")
-    parameters = {key: known[key] for key in grouped}
+    parameters = {key: declared[key] for key in grouped}
     return factory(**{key: _given(p.default, grouped[key], p.annotation, key, label) for key, p in parameters.items()})
 
 
@@ -109,10 +109,10 @@ def changed(record: _T, changes: Mapping[str, object], label: str) -> _T:
     """
     if not changes:
         return record
-    known = sorted(f.name for f in dataclasses.fields(record) if f.init) if dataclasses.is_dataclass(record) else ()
+    names = sorted(f.name for f in dataclasses.fields(record) if f.init) if dataclasses.is_dataclass(record) else ()
     grouped = _by_name(changes)
     for name in grouped:
-        choose(dict.fromkeys(known), name, f"fields of {label}")
+        choose(dict.fromkeys(names), name, f"fields of {label}")
     hints = typing.get_type_hints(type(record))
     new = {name: _given(getattr(record, name), inner, hints[name], name, label) for name, inner in grouped.items()}
     return dataclasses.replace(record, **_replaced(record, new), **new)  # type: ignore[type-var]
@@ -231,8 +231,8 @@ def listed(names: Iterable[str]) -> str:
 def _replaced(record: Any, new: Mapping[str, object]) -> dict[str, object]:
     """Fields that others are given instead of, with their defaults."""
     fields = {field.name: field for field in dataclasses.fields(record)}
-    given = [fields[name] for name, value in new.items() if value != fields[name].default]
-    others = [field.metadata["instead_of"] for field in given if "instead_of" in field.metadata]
+    explicit = [fields[name] for name, value in new.items() if value != fields[name].default]
+    others = [field.metadata["instead_of"] for field in explicit if "instead_of" in field.metadata]
     return {other: fields[other].default for other in others if other not in new}
 
 
@@ -240,8 +240,8 @@ def _checked(value: object, annotation: Any, readers: "_Readers", key: str, labe
     try:
         return _read(value, annotation, readers)
     except _MISFITS:
-        found = f"{value!r} ({type(value).__name__})"
-        raise UserError(f"Expected {key} of {label} to be {_name(annotation)}, got {found}.") from None
+        actual = f"{value!r} ({type(value).__name__})"
+        raise UserError(f"Expected {key} of {label} to be {_name(annotation)}, got {actual}.") from None
 
 
 def _read(value: object, annotation: Any, readers: "_Readers") -> object:

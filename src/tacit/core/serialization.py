@@ -83,10 +83,10 @@ def read_json(content: bytes, kind: type[_T], source: Source, *, version: int | 
         raise source.problem(f"Expected {source.label} to be JSON, but it is not.") from None
     if not _is_shallow(table):
         raise source.problem(f"Expected {source.label} to have at most {MAX_DEPTH} nested values.")
-    found = table.get("format") if type(table) is dict else None
-    if version is not None and found != version:
-        writer = "" if found is None else ", of another version of Tacit"
-        raise source.problem(f"Expected {source.label} to have format {version}, got {found}{writer}.")
+    actual = table.get("format") if type(table) is dict else None
+    if version is not None and actual != version:
+        writer = "" if actual is None else ", of another version of Tacit"
+        raise source.problem(f"Expected {source.label} to have format {version}, got {actual}{writer}.")
     return convert(table, kind, source, strict=strict)
 
 
@@ -157,9 +157,9 @@ def convert(value: object, kind: type[_T], source: Source, *, strict: bool = Tru
 
 def _converted(value: object, kind: type[_T], source: Source, *, strict: bool) -> _T:
     if source.closed:
-        for path, key, known in _unknown_keys(value, kind):
-            hint = suggestion(str(key), known)
-            raise source.problem(f"Expected keys of {_of(path, source)} in {listed(known)}, got {_shown(key)}.{hint}")
+        for path, key, keys in _unknown_keys(value, kind):
+            hint = suggestion(str(key), keys)
+            raise source.problem(f"Expected keys of {_of(path, source)} in {listed(keys)}, got {_shown(key)}.{hint}")
     try:
         return msgspec.convert(value, kind, strict=strict, str_keys=True, dec_hook=_to_path)
     except msgspec.ValidationError as error:
@@ -220,12 +220,12 @@ def _has_parts(value: Any, kind: Any) -> bool:
 
 def _shape(kind: Any) -> type | None:
     """`dict` for a type that is written as a table, `list` for one that is written as a list; None for any other."""
-    found = typing.get_origin(kind) or kind
-    if not isinstance(found, type) or issubclass(found, (str, bytes)):
+    origin = typing.get_origin(kind) or kind
+    if not isinstance(origin, type) or issubclass(origin, (str, bytes)):
         return None
-    if is_dataclass(found) or issubclass(found, (Struct, Mapping)):
+    if is_dataclass(origin) or issubclass(origin, (Struct, Mapping)):
         return dict
-    return list if issubclass(found, Collection) else None
+    return list if issubclass(origin, Collection) else None
 
 
 def _bare(kind: Any) -> Any:
@@ -285,8 +285,8 @@ def _fault(value: Any, kind: Any, strict: bool, path: Steps = ()) -> Fault:
     refusal = _refusal(value, kind, strict)
     tags = [item for each in _arms(kind) for item in _tag(each).items()]
     if type(value) is dict and tags and not _has_parts(value, arm):
-        key, known = tags[0][0], [tag for _, tag in tags]
-        return Fault((*path, key), _not_among(known, value.get(key)))
+        key, expected = tags[0][0], [tag for _, tag in tags]
+        return Fault((*path, key), _not_among(expected, value.get(key)))
     if missing := _MISSING.match(refusal):
         words = _described(_fields(arm)[missing[1]])
         return Fault(path, f"to have the key {missing[1]!r}{f', {words}' if words else ''}.")
@@ -317,8 +317,8 @@ def _named(kind: Any) -> str:
 
 def _described(kind: Any) -> str:
     """What the annotation of a field expects, `Annotated[..., Meta(description=...)]`; empty if it does not say."""
-    found = (each.description for each in getattr(kind, "__metadata__", ()) if isinstance(each, Meta))
-    return next(filter(None, found), None) or ""
+    descriptions = (each.description for each in getattr(kind, "__metadata__", ()) if isinstance(each, Meta))
+    return next(filter(None, descriptions), None) or ""
 
 
 def _shown(value: object) -> str:

@@ -55,14 +55,14 @@ def prepare(method: Method, state: State, public: Wave | None, now: SimulatedRou
     state = method.codec.prepare(state, public, now)
 
     def dry_run(draw: int) -> Rows:
-        drawn = replace(now, shared=now.shared.child("rehearsal", draw))
-        view, _ = read_model(method, method.codec.broadcast(state, drawn).parts, ClientMemory.of(state), drawn)
+        rehearsal = replace(now, shared=now.shared.child("rehearsal", draw))
+        view, _ = read_model(method, method.codec.broadcast(state, rehearsal).parts, ClientMemory.of(state), rehearsal)
         if method.codec.coordinates == "mask" and view.mask is None:
             raise UserError(
                 f"{method.name}: the clipping bound cannot be estimated from public data, because its coordinates are "
                 "not chosen before the first round (Vote). Set the bound (FixedClip; clip=...)."
             )
-        return method.codec.encode(method.trainer.train(view, public, drawn), view, drawn)
+        return method.codec.encode(method.trainer.train(view, public, rehearsal), view, rehearsal)
 
     after = method.mechanism.prepare(state, dry_run)
     noise = method.mechanism.aggregate_noise(after, now.expected_cohort)
@@ -124,13 +124,13 @@ def read_messages(
         like: their form, from `no_messages`.
         now: the round.
     """
-    found, rejected = [], {}
+    messages, rejected = [], {}
     for client in sorted(replies):
         try:
-            found.append(method.channel.message_format.read(replies[client], client, like, now))
+            messages.append(method.channel.message_format.read(replies[client], client, like, now))
         except (WireError, ProtocolError) as error:
             rejected[client] = str(error)
-    return join_messages(found, like), rejected
+    return join_messages(messages, like), rejected
 
 
 def join_messages(messages: Sequence[Messages], like: Messages) -> Messages:

@@ -166,11 +166,11 @@ class ClientMemory:
 
     def received_weights(self, parts: Parts) -> Tensor:
         """The whole model of a broadcast; raises `WireError` if it is not one of this client's task."""
-        weights, known = parts.get(Part.WEIGHTS), self.weights
-        if weights is None or weights.numel() != known.numel() or weights.dtype != known.dtype:
-            found = "none" if weights is None else f"{weights.numel()} numbers of {weights.dtype}"
-            raise WireError(f"Expected a model of {known.numel()} numbers of {known.dtype}, got {found}.")
-        return weights.view_as(known)
+        weights, initial = parts.get(Part.WEIGHTS), self.weights
+        if weights is None or weights.numel() != initial.numel() or weights.dtype != initial.dtype:
+            received = "none" if weights is None else f"{weights.numel()} numbers of {weights.dtype}"
+            raise WireError(f"Expected a model of {initial.numel()} numbers of {initial.dtype}, got {received}.")
+        return weights.view_as(initial)
 
     def pack(self) -> bytes:
         """The memory as bytes."""

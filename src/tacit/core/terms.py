@@ -75,8 +75,8 @@ class Terms:
     @cached_property
     def prices(self) -> dict[Unit, UnitPrice]:
         """What the first round costs each unit, before it took place; without records, if no noise is for them."""
-        found = {unit: self.price(unit) for unit in (Unit.CLIENT, Unit.RECORD)}
-        return {unit: price for unit, price in found.items() if price is not None}
+        prices = {unit: self.price(unit) for unit in (Unit.CLIENT, Unit.RECORD)}
+        return {unit: price for unit, price in prices.items() if price is not None}
 
     @cached_property
     def accounted(self) -> tuple[Unit, ...]:
@@ -176,8 +176,8 @@ class Terms:
         if self.record_bound is not None:
             return FOR_RECORDS
         planned = index == 0 and turnout is None
-        found = self._of_mechanism if planned else self.mechanism.price(index, turnout)
-        price = rests_on(found, self.own_parts)
+        mechanism_price = self._of_mechanism if planned else self.mechanism.price(index, turnout)
+        price = rests_on(mechanism_price, self.own_parts)
         return price.accounted if isinstance(price, Release) else price
 
     @cached_property
@@ -187,25 +187,25 @@ class Terms:
 
     def _in_training(self, samples: int) -> UnitPrice | None:
         """Of records, by noise of the trainer's own."""
-        found = self.trainer.record_price(samples)
-        if not isinstance(found, Repeated):
-            return found
-        expect(found.release.sampling.kind != "fixed", "batches that are drawn by Poisson sampling, or full ones")
+        price = self.trainer.record_price(samples)
+        if not isinstance(price, Repeated):
+            return price
+        expect(price.release.sampling.kind != "fixed", "batches that are drawn by Poisson sampling, or full ones")
         before = tuple(part for part in self.own_parts if part.slot in ("trainer", "codec", "mechanism"))
-        return _record_price(found, before)
+        return _record_price(price, before)
 
     def _in_sums(self, turnout: Turnout | None) -> UnitPrice | None:
         """Of records, by noise in the sum over all clients."""
-        found, rows = self._of_mechanism if turnout is None else self.mechanism.price(0, turnout), self.record_sum
-        if isinstance(found, Unproved):
-            return replace(found, nominal=None)  # of records, nothing nominal is accounted for
-        if not isinstance(found, Release) or rows is None:
-            return found if isinstance(found, Uncalibrated) else None
+        price, rows = self._of_mechanism if turnout is None else self.mechanism.price(0, turnout), self.record_sum
+        if isinstance(price, Unproved):
+            return replace(price, nominal=None)  # of records, nothing nominal is accounted for
+        if not isinstance(price, Release) or rows is None:
+            return price if isinstance(price, Uncalibrated) else None
         sampling = Sampling.at(rows.rate, "poisson")
-        return _record_price(Repeated(replace(found, sampling=sampling, constant=True)), self.own_parts)
+        return _record_price(Repeated(replace(price, sampling=sampling, constant=True)), self.own_parts)
 
 
 def _record_price(price: Repeated, parts: tuple[CustomPart, ...]) -> UnitPrice:
     """The price for records, if all of these parts are Tacit's own or declare their sensitivity."""
-    found = rests_on(price.release, parts)
-    return replace(price, release=found) if isinstance(found, Release) else Unproved(found.reason)
+    release = rests_on(price.release, parts)
+    return replace(price, release=release) if isinstance(release, Release) else Unproved(release.reason)

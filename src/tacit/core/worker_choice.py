@@ -52,10 +52,10 @@ def read_workers(asked: Workers) -> int | RayChoice | None:
 
 
 def _read_ray(asked: str) -> RayChoice:
-    found = _RAY.fullmatch(asked)
-    if found is None:
+    match = _RAY.fullmatch(asked)
+    if match is None:
         raise UserError(f"Expected workers as {SPELLINGS}, got {asked!r}.")
-    count, address = found["count"] or found["limit"], found["address"]
+    count, address = match["count"] or match["limit"], match["address"]
     expect(count is None or int(count) >= 1, f"workers={asked} with at least one actor")
     if address is not None and address.startswith("//"):
         address = f"ray:{address}"

@@ -78,12 +78,12 @@ class _FrameInputs:
     def __array__(self, *_: object, **__: object) -> NDArray[np.float32]:
         columns = {name: as_numbers(name, column, self.who) for name, column in self.columns.items()}
         for name, column in columns.items():
-            gone = np.flatnonzero(np.isnan(column.astype(np.float64)))
-            if len(gone):
+            absent = np.flatnonzero(np.isnan(column.astype(np.float64)))
+            if len(absent):
                 raise DataError(
-                    f"Expected a number in every row of column {name!r} of {self.who}, but {len(gone)} of "
-                    f"{len(column)} rows have none (the first is row {gone[0] + 1}). Fill or remove them, for example "
-                    "with frame.fillna(0), or use tacit.Task.from_table, which marks missing values."
+                    f"Expected a number in every row of column {name!r} of {self.who}, but {len(absent)} of "
+                    f"{len(column)} rows have none (the first is row {absent[0] + 1}). Fill or remove them, for "
+                    "example with frame.fillna(0), or use tacit.Task.from_table, which marks missing values."
                 )
         return np.stack([column.astype(np.float32) for column in columns.values()], axis=1)
 
@@ -112,9 +112,9 @@ def each_client(clients: object) -> Iterator[tuple[str, object]]:
         raise DataError(
             f"Expected {_PAIR}, got a list of inputs and a list of targets. Write clients=list(zip(xs, ys))."
         )
-    found = clients.tolist() if isinstance(clients, np.ndarray) else clients
-    for number, data in enumerate(readable(found, "the clients")):
-        if number == MAX_CLIENTS and isinstance(found, Iterator):
+    items = clients.tolist() if isinstance(clients, np.ndarray) else clients
+    for number, data in enumerate(readable(items, "the clients")):
+        if number == MAX_CLIENTS and isinstance(items, Iterator):
             raise DataError(
                 f"Expected the clients to end, got {number} and no end. Take some: itertools.islice(clients, n); for "
                 "more of them use tacit.Population.split."
@@ -139,24 +139,24 @@ def read_rows(data: Any, who: str, target: object = None) -> ClientSamples:
         raise DataError(
             f"Expected one target per sample of {who}, got a single number. For one sample write (x[None], [y])."
         )
-    found = ClientSamples(inputs, targets, tuple(x.columns) if isinstance(x, _FrameInputs) else ())
-    if found.count != len(targets):
+    samples = ClientSamples(inputs, targets, tuple(x.columns) if isinstance(x, _FrameInputs) else ())
+    if samples.count != len(targets):
         several = isinstance(x, list) and {np.shape(part)[:1] for part in x} == {(len(targets),)}
         advice = " If these are several inputs, write ((a, b), y), with a tuple." if several else ""
-        raise DataError(f"{capitalized(who)} has {found.count} samples but {len(targets)} targets.{advice}")
+        raise DataError(f"{capitalized(who)} has {samples.count} samples but {len(targets)} targets.{advice}")
     _check_targets(targets, who)
-    return found
+    return samples
 
 
 def _check_targets(targets: Tensor, who: str) -> None:
     """Missing targets are refused before any loss sees them."""
     if not targets.is_floating_point():
         return
-    gone = torch.isnan(targets).view(len(targets), -1).any(1).nonzero().flatten() if len(targets) else targets
-    if len(gone):
+    absent = torch.isnan(targets).view(len(targets), -1).any(1).nonzero().flatten() if len(targets) else targets
+    if len(absent):
         raise DataError(
-            f"Expected a target for every sample of {who}, but {len(gone)} of {len(targets)} have none: NaN, the first "
-            f"for sample {int(gone[0])}. Remove or fill those samples."
+            f"Expected a target for every sample of {who}, but {len(absent)} of {len(targets)} have none: NaN, the "
+            f"first for sample {int(absent[0])}. Remove or fill those samples."
         )
 
 
@@ -230,8 +230,8 @@ def _concatenated(batches: Sequence[Inputs], who: str) -> Inputs:
     """The inputs of several batches, one after the other."""
     kinds = {tuple((name, tuple(part.shape[1:])) for name, part in x.items()) for x in batches}
     if len(kinds) > 1:
-        found = ", ".join(map(str, sorted({shape for kind in kinds for _, shape in kind})))
-        raise DataError(f"Expected samples of one shape for {who}, got {found}. Pad or crop them.")
+        shapes = ", ".join(map(str, sorted({shape for kind in kinds for _, shape in kind})))
+        raise DataError(f"Expected samples of one shape for {who}, got {shapes}. Pad or crop them.")
     return {name: torch.cat([x[name] for x in batches]) for name in batches[0]}
 
 
@@ -241,10 +241,10 @@ def _inputs(x: Any, who: str) -> Inputs:
         return {name: to_tensor(value, f"input {name!r} of {who}") for name, value in named}
     if _are_several(x):
         return {number: to_tensor(part, f"input {number} of {who}") for number, part in enumerate(x)}
-    found = to_tensor(x, f"the inputs of {who}")
-    if found.dim() == 0:
+    tensor = to_tensor(x, f"the inputs of {who}")
+    if tensor.dim() == 0:
         raise DataError(f"Expected samples for {who}, got a single number.")
-    return {SINGLE: found}
+    return {SINGLE: tensor}
 
 
 def _are_several(x: object) -> bool:
@@ -257,8 +257,8 @@ def _are_several(x: object) -> bool:
 def _single(rows: ClientSamples, fields: InputFields | None, who: str) -> Tensor:
     """The inputs in one tensor."""
     if (SINGLE in rows.x) != (fields is None):
-        wanted, got = ("a single tensor of", "several") if fields is None else ("several", "a single tensor")
-        raise DataError(f"Expected {wanted} inputs for {who}, as for the first client, got {got}.")
+        expected, actual = ("a single tensor of", "several") if fields is None else ("several", "a single tensor")
+        raise DataError(f"Expected {expected} inputs for {who}, as for the first client, got {actual}.")
     return rows.x[SINGLE] if fields is None else fields.pack(rows.x, who)
 
 

@@ -106,9 +106,9 @@ def _one(x: Any, who: str) -> Any:
 
 def stacked(values: Sequence[Any], who: str) -> Tensor:
     """Samples in one tensor."""
-    found = [to_tensor(value, who) for value in values]
-    check_one_shape(found, who, "Pad or crop them.")
-    return torch.stack(found)
+    tensors = [to_tensor(value, who) for value in values]
+    check_one_shape(tensors, who, "Pad or crop them.")
+    return torch.stack(tensors)
 
 
 def capitalized(who: str) -> str:

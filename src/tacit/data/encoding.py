@@ -120,8 +120,8 @@ class Scale:
 
     def from_unit(self, values: NDArray[np.float64]) -> list[Limit]:
         """The numbers, or dates, of which these are parts of the range."""
-        found = self.low + values * (self.high - self.low)
-        return [_written(day) for day in np.round(found)] if self.dates else found.tolist()
+        numbers = self.low + values * (self.high - self.low)
+        return [_written(day) for day in np.round(numbers)] if self.dates else numbers.tolist()
 
 
 @dataclass(frozen=True)
@@ -259,11 +259,11 @@ class Encoding:
             rows: those whose values count.
             rare: values that fewer rows have get no input, nor does one that all rows have; 0: all values get one.
         """
-        found = {name: table.numbers(name)[rows] for name in numbers}
+        columns = {name: table.numbers(name)[rows] for name in numbers}
         return cls(
-            numbers={name: limits_of(values, dates=table.has_dates(name)) for name, values in found.items()},
+            numbers={name: limits_of(values, dates=table.has_dates(name)) for name, values in columns.items()},
             categories={name: _frequent(table.columns[name][rows], rare) for name in categories},
-            indicators=tuple(name for name, values in found.items() if np.isnan(values).any()),
+            indicators=tuple(name for name, values in columns.items() if np.isnan(values).any()),
         )
 
     @classmethod
@@ -322,11 +322,11 @@ class Encoding:
         table = read_table(source)
         inputs: list[NDArray[np.float32]] = []
         for name, limits in self.numbers.items():
-            found = self._numbers(table, name)
-            scaled = np.clip(Scale.of(limits, name).to_unit(found), 0, 1)
+            numbers = self._numbers(table, name)
+            scaled = np.clip(Scale.of(limits, name).to_unit(numbers), 0, 1)
             inputs.append(np.nan_to_num(scaled).astype(np.float32))
             if name in self._indicators:
-                inputs.append(np.isnan(found).astype(np.float32))
+                inputs.append(np.isnan(numbers).astype(np.float32))
         for name, values in self.categories.items():
             places = _places(table.column(name, "input"), values)
             inputs += [(places == place).astype(np.float32) for place in range(len(values))]
@@ -384,11 +384,11 @@ class Encoding:
             outside = int(((values < scale.low) | (values > scale.high)).sum())
             if outside:
                 yield f"{name}: {outside} {of_rows} outside {low} to {high} and encoded as the nearer of the two."
-            gone = int(np.isnan(values).sum())
-            if gone and name not in self._indicators:
-                yield f"{name}: {gone} {of_rows} missing and encoded as {low}: none was in training."
-        for name, known in self.categories.items():
-            rows = np.flatnonzero(_places(table.column(name, "input"), known) < 0)
+            absent = int(np.isnan(values).sum())
+            if absent and name not in self._indicators:
+                yield f"{name}: {absent} {of_rows} missing and encoded as {low}: none was in training."
+        for name, categories in self.categories.items():
+            rows = np.flatnonzero(_places(table.column(name, "input"), categories) < 0)
             if len(rows):
                 others = dict.fromkeys(text or "missing" for text in as_texts(table.columns[name][rows[:1000]]))
                 yield (
@@ -443,9 +443,9 @@ class Encoding:
 
 def _numbers_or_dates(table: Table, name: str, *, dates: bool) -> NDArray[np.float64]:
     """A column of the one or the other; raises `DataError` if it has the other. All values may be missing."""
-    found = table.with_dates(name) if dates else table
-    values = found.numbers(name)
-    if dates != found.has_dates(name) and not np.isnan(values).all():
+    source = table.with_dates(name) if dates else table
+    values = source.numbers(name)
+    if dates != source.has_dates(name) and not np.isnan(values).all():
         words = ("numbers", "dates")
         raise DataError(f"Expected {words[dates]} in column {name!r} of {table.name}, got {words[not dates]}.")
     return values
@@ -460,8 +460,8 @@ def _places(column: NDArray[Any], values: Sequence[str]) -> NDArray[np.int64]:
     places = {value: place for place, value in enumerate(values)}
     by_number = {plain_number(value): place for place, value in enumerate(values)}
     by_number.pop(None, None)
-    found = [places.get(text, by_number.get(plain_number(text), -1)) for text in distinct]
-    return np.array(found, dtype=np.int64)[codes]
+    indices = [places.get(text, by_number.get(plain_number(text), -1)) for text in distinct]
+    return np.array(indices, dtype=np.int64)[codes]
 
 
 def _frequent(column: NDArray[Any], rare: int) -> tuple[str, ...]:
@@ -475,8 +475,8 @@ def _frequent(column: NDArray[Any], rare: int) -> tuple[str, ...]:
 
 def limits_of(values: NDArray[np.float64], *, dates: bool) -> Limits:
     """Minimum and maximum of the known values; 0 and 1 if there are none."""
-    known = values[~np.isnan(values)]
-    low, high = (float(known.min()), float(known.max())) if len(known) else (0.0, 1.0)
+    present = values[~np.isnan(values)]
+    low, high = (float(present.min()), float(present.max())) if len(present) else (0.0, 1.0)
     return (_written(low), _written(high)) if dates else (low, high)
 
 

@@ -264,9 +264,9 @@ def _check_fixed(folder: Path, settings: TableSettings, target: str) -> None:
 
 def _sketched(column: NDArray[Any]) -> NDArray[Any]:
     """What an encoding depends on: a column's values, or of many the least ones and the largest, and a missing one."""
-    gone = missing(column)
-    values = np.unique(column[~gone])
+    absent = missing(column)
+    values = np.unique(column[~absent])
     if len(values) > _KEPT:
         fractions = values[values != np.round(values)][:1] if values.dtype.kind == "f" else values[:0]
         values = np.unique(np.concatenate([values[:_KEPT], values[-1:], fractions]))
-    return np.concatenate([values, column[gone][:1]])
+    return np.concatenate([values, column[absent][:1]])

@@ -34,9 +34,9 @@ def number_persons(ids: object, names: Sequence[str], sizes: Sequence[int]) -> t
     vectors = list(ids.values() if isinstance(ids, Mapping) else ids)
     if len(vectors) != len(sizes):
         raise DataError(f"Expected the person ids of {len(sizes)} clients, got those of {len(vectors)}. {_ADVICE}")
-    known = [_known(*each) for each in zip(vectors, names, sizes, strict=True)]
-    numbers = [number for values, numbered in known for number in map(numbered.__getitem__, values)]
-    clients = Counter(person for _, numbered in known for person in numbered)
+    per_client = [_known(*each) for each in zip(vectors, names, sizes, strict=True)]
+    numbers = [number for values, numbered in per_client for number in map(numbered.__getitem__, values)]
+    clients = Counter(person for _, numbered in per_client for person in numbered)
     return torch.tensor(numbers), max(clients.values(), default=0)
 
 
@@ -81,12 +81,12 @@ def _known(ids: Any, who: str, size: int) -> tuple[list[Any], dict[Any, int]]:
     values = ids.tolist() if hasattr(ids, "tolist") else list(ids)
     if len(values) != size:
         raise DataError(f"Expected {size} person ids for {who}, one per record, got {len(values)}.")
-    known: dict[Any, int] = {}
+    numbers: dict[Any, int] = {}
     for record, value in enumerate(values):
         if value is None or value != value or value == "":
             raise DataError(
                 f"Expected a person id for every record of {who}, but record {record} has none. Fill it with an id of "
                 "its own if nobody else has it, or remove the record."
             )
-        known.setdefault(value, len(known))
-    return values, known
+        numbers.setdefault(value, len(numbers))
+    return values, numbers

@@ -228,16 +228,16 @@ def read_clients(
     rows: list[client_samples.ClientSamples] = []
     for who, data in client_samples.each_client(clients):
         names.append(who)
-        found = client_samples.read_rows(data, who, target)
-        rows.append(found.aligned(rows[0].columns if rows else (), who))
+        samples = client_samples.read_rows(data, who, target)
+        rows.append(samples.aligned(rows[0].columns if rows else (), who))
     expect(len(rows) > 0, "at least one client, got none")
     check_not_empty([each.count for each in rows], lambda client: names[client])
     fields = None if SINGLE in rows[0].x else inputs or InputFields.of(rows[0].x)
     x, y = client_samples.pool(rows, names, fields)
     parts = torch.split(torch.arange(len(x)), [each.count for each in rows])
     named = tuple(str(name) for name in clients) if isinstance(clients, Mapping) else ()
-    made = replace(Population.split(x, y, parts, named), columns=rows[0].columns)
-    return made if persons is None else made.with_persons(persons), fields
+    population = replace(Population.split(x, y, parts, named), columns=rows[0].columns)
+    return population if persons is None else population.with_persons(persons), fields
 
 
 def read_held(

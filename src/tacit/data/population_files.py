@@ -185,11 +185,11 @@ def open_array(path: Path, form: ArrayForm, count: int) -> Tensor:
         raise DataError(f"Expected {count} samples of {form} in {path}: the description does not fit.")
     expected = count * form.octets
     try:
-        found = path.stat().st_size
+        size = path.stat().st_size
     except OSError as error:
         raise DataError(f"Expected {path} of a population, but it cannot be read ({error.strerror}).") from error
-    if found != expected:
-        raise DataError(f"Expected {path} to have {expected} bytes, got {found}. Write the population again.")
+    if size != expected:
+        raise DataError(f"Expected {path} to have {expected} bytes, got {size}. Write the population again.")
     array: NDArray[Any] = np.memmap(path, dtype=form.dtype, mode="r", shape=(count, *form.shape))
     tensor = to_tensor(array, str(path))
     setattr(tensor, STORED, (path, form, count))
@@ -224,8 +224,8 @@ def is_stored(population: Population) -> bool:
 
 
 def _mapping(tensor: Tensor) -> mmap.mmap:
-    found: mmap.mmap = getattr(tensor, MAPPED)._mmap
-    return found
+    mapping: mmap.mmap = getattr(tensor, MAPPED)._mmap
+    return mapping
 
 
 def form_of(array: NDArray[Any]) -> ArrayForm:

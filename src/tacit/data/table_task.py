@@ -58,8 +58,8 @@ class TableSettings:
             if getattr(self, field) is not None:
                 object.__setattr__(self, field, str(getattr(self, field)))
         for field in ("drop", "categories", "classes"):
-            given = getattr(self, field)
-            object.__setattr__(self, field, (given,) if isinstance(given, str) else tuple(map(str, given)))
+            value = getattr(self, field)
+            object.__setattr__(self, field, (value,) if isinstance(value, str) else tuple(map(str, value)))
 
     @property
     def fraction(self) -> float | None:
@@ -97,14 +97,14 @@ def task_arguments(source: Any, given: TableSettings) -> dict[str, Any]:
     model = sized_model(settings.model, x.shape[1], encoding.known_target.outputs)
     loss = _loss(settings, encoding, model, x)
     y = encoding.targets(table, loss)
-    held = None if test is None else encoding.samples(test, loss)
+    held_out = None if test is None else encoding.samples(test, loss)
     if rows.held_out is not None:
-        held = x[rows.held_out], y[rows.held_out]
+        held_out = x[rows.held_out], y[rows.held_out]
     own = rows.held_out is not None and settings.split == "rows"
     return {
         "model": model,
         "clients": Population.split(x, y, rows.clients, [names[each] for each in rows.numbers]),
-        "test": held,
+        "test": held_out,
         "owners": rows.owners,
         "loss": loss,
         "public": public_samples(encoding, public, key, loss),
@@ -192,13 +192,13 @@ def _fitted(
     numbers = [name for name in inputs if name not in texts]
     source, rows = (table, training) if public is None else (public, np.arange(public.rows))
     _check_categories(source, texts)
-    found = Encoding.of(source, numbers, texts, rows)
+    encoding = Encoding.of(source, numbers, texts, rows)
     where = "all training rows" if public is None else f"{len(rows)} public rows"
     detail = f"minima, maxima and categories are those of {where}."
     if public is None:
         detail = f"{detail} A file that declares them (encoding=...) avoids it."
-        return replace(found, preprocessing=Preprocessing("private", detail))
-    return replace(found, preprocessing=Preprocessing("public", detail.capitalize()))
+        return replace(encoding, preprocessing=Preprocessing("private", detail))
+    return replace(encoding, preprocessing=Preprocessing("public", detail.capitalize()))
 
 
 def _target_of(table: Table, settings: TableSettings) -> TargetColumn:
@@ -303,10 +303,10 @@ def sized_model(model: Any, inputs: int, outputs: int) -> nn.Module | Callable[[
         return replace(named, inputs=inputs, outputs=outputs)
     make: Callable[..., nn.Module] = model
     try:
-        wanted = inspect.signature(make).parameters
+        parameters = inspect.signature(make).parameters
     except (TypeError, ValueError):
         return make
-    sizes = {name: size for name, size in (("inputs", inputs), ("outputs", outputs)) if name in wanted}
+    sizes = {name: size for name, size in (("inputs", inputs), ("outputs", outputs)) if name in parameters}
     return (lambda: make(**sizes)) if sizes else make
 
 
@@ -314,8 +314,8 @@ def _outputs_of(model: nn.Module | Callable[[], nn.Module], x: Tensor) -> int:
     """How many outputs a model has for a sample; 0 if it does not accept it."""
 
     def width() -> int:
-        made = model if isinstance(model, nn.Module) else model()
-        return int(made(x[:2]).shape[-1])
+        module = model if isinstance(model, nn.Module) else model()
+        return int(module(x[:2]).shape[-1])
 
     return attempt(width) or 0
 

@@ -88,11 +88,11 @@ class Table:
 
     def check_known(self, name: str, role: str) -> None:
         """Raise `DataError` if a column has missing values."""
-        gone = np.flatnonzero(missing(self.column(name, role)))
-        if len(gone):
+        absent = np.flatnonzero(missing(self.column(name, role)))
+        if len(absent):
             raise DataError(
-                f"Expected the {role} {name!r} in every row of {self.name}, but {len(gone)} of {self.rows} rows have "
-                f"none (the first is row {gone[0] + 1}). Remove or fill them."
+                f"Expected the {role} {name!r} in every row of {self.name}, but {len(absent)} of {self.rows} rows have "
+                f"none (the first is row {absent[0] + 1}). Remove or fill them."
             )
 
     def check_readable(self, name: str) -> None:
@@ -152,7 +152,7 @@ def missing(column: NDArray[Any]) -> NDArray[np.bool_]:
 def as_texts(column: NDArray[Any]) -> list[str]:
     """The values of a column as categories; missing ones are empty."""
     values = column.astype(str) if column.dtype.kind == "M" else column
-    return ["" if gone else text_of(value) for value, gone in zip(values.tolist(), missing(column), strict=True)]
+    return ["" if absent else text_of(value) for value, absent in zip(values.tolist(), missing(column), strict=True)]
 
 
 def coded(column: NDArray[Any]) -> tuple[list[str], NDArray[np.int64]]:
@@ -271,7 +271,7 @@ def stack_columns(parts: Sequence[NDArray[Any]]) -> NDArray[Any]:
 
 
 def _as_strings(part: NDArray[Any]) -> NDArray[Any]:
-    texts = [None if gone else text for text, gone in zip(as_texts(part), missing(part), strict=True)]
+    texts = [None if absent else text for text, absent in zip(as_texts(part), missing(part), strict=True)]
     return np.array(texts, dtype=object)
 
 
@@ -312,8 +312,8 @@ def parse_table(content: bytes, name: str) -> Table:
     """
     text = _decoded(content, name)
     texts = _columns(text, name)
-    known = {title: [text for text in column if not _is_gone(text)] for title, column in texts.items()}
-    numbers, ambiguous_columns = read_numbers(known, name, semicolons=_separator(text) == ";")
+    present = {title: [text for text in column if not _is_gone(text)] for title, column in texts.items()}
+    numbers, ambiguous_columns = read_numbers(present, name, semicolons=_separator(text) == ";")
     return Table(
         name,
         {title: _typed(column, numbers.get(title)) for title, column in texts.items()},
@@ -378,14 +378,14 @@ def _is_gone(text: str) -> bool:
 
 def _typed(texts: Sequence[str], numbers: Sequence[float] | None = None) -> NDArray[Any]:
     """A column of texts as the numbers of those that are not missing, if there are, or as dates, if all are."""
-    gone = [_is_gone(text) for text in texts]
+    gaps = [_is_gone(text) for text in texts]
     if numbers is not None:
         values = iter(numbers)
-        return np.array([np.nan if absent else next(values) for absent in gone], dtype=np.float64)
-    if all(absent or _DATE.fullmatch(text) for text, absent in zip(texts, gone, strict=True)):
+        return np.array([np.nan if absent else next(values) for absent in gaps], dtype=np.float64)
+    if all(absent or _DATE.fullmatch(text) for text, absent in zip(texts, gaps, strict=True)):
         with suppress(ValueError):  # such as the 31st of February
-            return np.array(["NaT" if absent else text[:10] for text, absent in zip(texts, gone, strict=True)], "M8[D]")
-    return np.array([None if absent else text for text, absent in zip(texts, gone, strict=True)], dtype=object)
+            return np.array(["NaT" if absent else text[:10] for text, absent in zip(texts, gaps, strict=True)], "M8[D]")
+    return np.array([None if absent else text for text, absent in zip(texts, gaps, strict=True)], dtype=object)
 
 
 def _checked(name: str, columns: Columns) -> Table:
@@ -415,10 +415,10 @@ def _plain(column: NDArray[Any]) -> NDArray[Any]:
         return column.astype("M8[D]")
     if column.dtype.kind == "m":  # durations, in days
         return np.where(np.isnat(column), np.nan, column / np.timedelta64(1, "D"))
-    known = [value for value in column if value is not None]
-    if all(map(is_number, known)) and not any(isinstance(value, int) and abs(value) > EXACT for value in known):
+    present = [value for value in column if value is not None]
+    if all(map(is_number, present)) and not any(isinstance(value, int) and abs(value) > EXACT for value in present):
         return np.array([np.nan if value is None else value for value in column], dtype=np.float64)
-    if known and all(hasattr(value, "isoformat") and hasattr(value, "year") for value in known):
+    if present and all(hasattr(value, "isoformat") and hasattr(value, "year") for value in present):
         return np.array(["NaT" if value is None else value.isoformat()[:10] for value in column], "M8[D]")
     return np.array([None if value is None else text_of(value) for value in column], dtype=object)
 
@@ -430,15 +430,15 @@ def is_partitioned(folder: Path) -> bool:
 
 def partitioned_files(folder: Path, endings: tuple[str, ...]) -> list[Path]:
     """The tables in a folder and in its folders named COLUMN=VALUE, at any depth, in the order of their paths."""
-    found: list[Path] = []
+    paths: list[Path] = []
     for path in sorted(folder.iterdir()):
         if path.name.startswith((".", "_")):  # such as _SUCCESS, which Spark writes
             continue
         if path.is_dir() and "=" in path.name:
-            found += partitioned_files(path, endings)
+            paths += partitioned_files(path, endings)
         elif path.is_file() and path.name.endswith(endings):
-            found.append(path)
-    return found
+            paths.append(path)
+    return paths
 
 
 def partition_columns(folder: Path, files: Sequence[Path]) -> Columns:
@@ -454,11 +454,11 @@ def partition_columns(folder: Path, files: Sequence[Path]) -> Columns:
     columns: Columns = {}
     for key, column in texts.items():
         numbers = plain_column([text for text in column if text is not None])
-        known = iter(numbers or ())
+        remaining = iter(numbers or ())
         if numbers is None:
             columns[key] = np.array(column, dtype=object)
         else:
-            columns[key] = np.array([np.nan if text is None else next(known) for text in column])
+            columns[key] = np.array([np.nan if text is None else next(remaining) for text in column])
     return columns
 
 

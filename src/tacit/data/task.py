@@ -156,8 +156,8 @@ class Task:
         loss = _loss_for(self.loss, population.y)
         set_field("loss", loss)
         set_field("inputs", inputs)
-        wanted, floats = _types(population.x, self.model, inputs, self.output)
-        x = population.x if wanted is None else population.x.to(wanted)
+        dtype, floats = _types(population.x, self.model, inputs, self.output)
+        x = population.x if dtype is None else population.x.to(dtype)
         set_field("clients", replace(population, x=x, y=_cast_targets(population.y, loss, floats)))
         for name, samples in held.items():
             cast = samples and (_cast_like(samples[0], x), _cast_targets(samples[1], loss, floats))
@@ -240,16 +240,16 @@ def _cast_like(x: Tensor, pool: Tensor) -> Tensor:
 
 def _loss_for(loss: object, y: Tensor) -> Any:
     """The loss that was given; cross-entropy over every position, if labels have several."""
-    found = as_loss(loss)
+    converted = as_loss(loss)
     several = y.dim() >= 2 and y.shape[1:] != (1,) and not y.is_floating_point()
     if isinstance(loss, nn.CrossEntropyLoss):
         if y.is_floating_point() and y.dim() > 1:  # probabilities of the classes
             return FunctionLoss(unreduced(loss))
         if several and loss.label_smoothing == 0:
             return SequenceCrossEntropy(None if loss.weight is None else tuple(loss.weight.tolist()), loss.ignore_index)
-    if type(found) is CrossEntropy and several and not _one_hot(y):
-        return SequenceCrossEntropy(found.weight)
-    return found
+    if type(converted) is CrossEntropy and several and not _one_hot(y):
+        return SequenceCrossEntropy(converted.weight)
+    return converted
 
 
 def _one_hot(y: Tensor) -> bool:

@@ -81,14 +81,14 @@ def _plain_tensor(values: Tensor, who: str) -> Tensor:
     kind = values.dtype
     if values.is_sparse or (values.layout != torch.strided and not values.is_nested):
         raise DataError(f"Expected {who} as a dense tensor, got a sparse one. Convert it with .to_dense().")
-    for refused, wanted, found in (
+    for refused, expected, actual in (
         (values.is_nested, "samples of one shape", "a nested tensor. Pad it: torch.nested.to_padded_tensor(x, 0.0)."),
         (values.device.type == "meta", "numbers", "a tensor without data (device='meta'). Load its data."),
         (values.is_complex(), "real numbers", f"{kind}. Use torch.view_as_real(x)."),
         (values.is_quantized, "plain numbers", f"{kind}. Convert them with .dequantize()."),
     ):
         if refused:
-            raise DataError(f"Expected {wanted} for {who}, got {found}")
+            raise DataError(f"Expected {expected} for {who}, got {actual}")
     if values.requires_grad or values.device.type != "cpu":
         values = values.detach().cpu()
     return values.float() if kind in (torch.float16, torch.bfloat16) else values
@@ -98,8 +98,8 @@ def check_one_shape(samples: Iterable[Any], who: str, advice: str) -> None:
     """Raise `DataError` if these arrays or tensors have several shapes."""
     shapes = sorted({tuple(np.shape(each)) for each in samples})
     if len(shapes) > 1:
-        found = ", ".join(map(str, shapes[:3]))
-        raise DataError(f"Expected samples of one shape for {who}, got {found}. {advice}")
+        examples = ", ".join(map(str, shapes[:3]))
+        raise DataError(f"Expected samples of one shape for {who}, got {examples}. {advice}")
 
 
 def _to_array(values: Any, who: str) -> NDArray[Any]:
@@ -118,9 +118,9 @@ def _to_array(values: Any, who: str) -> NDArray[Any]:
 
 
 def _list_of_tensors(values: Sequence[Any], who: str) -> NDArray[Any]:
-    found = [torch.as_tensor(each) for each in values]
-    check_one_shape(found, who, "Pad them to one length, for example with torch.nn.utils.rnn.pad_sequence.")
-    return _plain_tensor(torch.stack(found), who).numpy()
+    tensors = [torch.as_tensor(each) for each in values]
+    check_one_shape(tensors, who, "Pad them to one length, for example with torch.nn.utils.rnn.pad_sequence.")
+    return _plain_tensor(torch.stack(tensors), who).numpy()
 
 
 def _share(array: NDArray[Any]) -> Tensor:
@@ -157,14 +157,14 @@ def _first_text(array: NDArray[Any]) -> str:
 
 def _unmasked(values: Any, who: str) -> NDArray[Any]:
     """The numbers of an array of which none is masked."""
-    gone = int(np.ma.getmaskarray(values).sum())
-    if gone:
+    masked = int(np.ma.getmaskarray(values).sum())
+    if masked:
         raise DataError(
-            f"Expected numbers for {who}, got {gone} masked values of {values.size}. Fill them, for example with "
+            f"Expected numbers for {who}, got {masked} masked values of {values.size}. Fill them, for example with "
             "x.filled(0), or remove those samples."
         )
-    found: NDArray[Any] = values.data
-    return found
+    numbers: NDArray[Any] = values.data
+    return numbers
 
 
 def _strings(who: str, example: str) -> str:

@@ -34,20 +34,20 @@ def read_numbers(
         >>> read_numbers({"gravity": ["1,003", "1,030"], "age": ["40", "71"]}, "t.csv", semicolons=False)[0]
         {'age': [40.0, 71.0]}
     """
-    plain = {title: found for title, texts in columns.items() if (found := plain_column(texts)) is not None}
+    plain = {title: readings for title, texts in columns.items() if (readings := plain_column(texts)) is not None}
     others = {title: _without_percent(texts) for title, texts in columns.items() if title not in plain}
     others = {title: texts for title, texts in others.items() if all(map(_is_written, texts))}
     if not others:
         return plain, {}
     points = {title: list(columns[title]) for title in plain if any("." in text for text in columns[title])}
     ways = {title: _ways(texts) for title, texts in (points | others).items()}
-    evident = {title: next(iter(found)) for title, found in ways.items() if len(found) == 1}
+    evident = {title: next(iter(readings)) for title, readings in ways.items() if len(readings) == 1}
     numbers, ambiguous_columns = dict(plain), {}
     for title, texts in (points | others).items():
         marks = {mark for other, mark in evident.items() if other != title}
-        found = _chosen(ways[title], texts, marks, semicolons=semicolons)
-        if found is not None and _percent_in_all_or_none(columns[title]):
-            numbers[title] = found
+        readings = _chosen(ways[title], texts, marks, semicolons=semicolons)
+        if readings is not None and _percent_in_all_or_none(columns[title]):
+            numbers[title] = readings
         elif title in others or ways[title]:
             numbers.pop(title, None)
             ambiguous_columns[title] = _ambiguity(title, columns[title], ways[title], name)
@@ -96,8 +96,8 @@ def _number(text: str, mark: str) -> float | None:
 
 
 def _ways(texts: Sequence[str]) -> Ways:
-    found = {mark: [_number(text, mark) for text in texts] for mark in THOUSANDS}
-    return {mark: [n for n in numbers if n is not None] for mark, numbers in found.items() if None not in numbers}
+    readings = {mark: [_number(text, mark) for text in texts] for mark in THOUSANDS}
+    return {mark: [n for n in numbers if n is not None] for mark, numbers in readings.items() if None not in numbers}
 
 
 def _chosen(ways: Ways, texts: Sequence[str], others: Collection[str], *, semicolons: bool) -> list[float] | None:
@@ -111,10 +111,10 @@ def _chosen(ways: Ways, texts: Sequence[str], others: Collection[str], *, semico
 
 def _usual_mark(texts: Sequence[str], *, semicolons: bool) -> str | None:
     """The decimal mark that is expected: a point, and a comma where semicolons separate the columns."""
-    found = {mark for mark in THOUSANDS for text in texts if mark in text}
-    if found == {"."}:
+    marks = {mark for mark in THOUSANDS for text in texts if mark in text}
+    if marks == {"."}:
         return "."
-    return "," if found == {","} and semicolons else None
+    return "," if marks == {","} and semicolons else None
 
 
 def _ambiguity(title: str, texts: Sequence[str], ways: Ways, name: str) -> str:

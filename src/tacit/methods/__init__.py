@@ -55,8 +55,8 @@ def definitions() -> Mapping[str, Definition]:
         >>> definitions()["fedavg"].parameters["rounds"]
         '50'
     """
-    found = {name: Definition(**entry) for name, entry in json.loads(CATALOGUE.read_bytes()).items()}
-    return MappingProxyType({**_of_packages(), **found})
+    own = {name: Definition(**entry) for name, entry in json.loads(CATALOGUE.read_bytes()).items()}
+    return MappingProxyType({**_of_packages(), **own})
 
 
 def find(name: str) -> Factory:
@@ -119,8 +119,8 @@ def validate(name: str, args: Mapping[str, object]) -> None:
 
 def options(name: str) -> Sequence[str]:
     """The names that the method with this name can be given: factory's parameters, pieces, settings, short names."""
-    known = definition(name).parameters
-    return list(dict.fromkeys([*known, *SLOTS, *SETTINGS, *short_names(name)]))
+    parameters = definition(name).parameters
+    return list(dict.fromkeys([*parameters, *SLOTS, *SETTINGS, *short_names(name)]))
 
 
 def expand(name: str, args: Mapping[str, object]) -> dict[str, object]:
@@ -136,10 +136,12 @@ def expand(name: str, args: Mapping[str, object]) -> dict[str, object]:
 
 def short_names(name: str) -> Mapping[str, str]:
     """The field that each short name of a method stands for: `lr` is `descent.lr`, where a factory has no `lr`."""
-    found = definition(name)
-    names = {**{f"descent.{field}": field for field in DESCENT_FIELDS}, **found.short_names}
-    known = found.parameters
-    fields = {short: path for path, short in names.items() if path.partition(".")[0] in known and short not in known}
+    entry = definition(name)
+    names = {**{f"descent.{field}": field for field in DESCENT_FIELDS}, **entry.short_names}
+    parameters = entry.parameters
+    fields = {
+        short: path for path, short in names.items() if path.partition(".")[0] in parameters and short not in parameters
+    }
     return MappingProxyType(fields)
 
 
@@ -172,11 +174,11 @@ def make(name: str, args: Mapping[str, object] = MappingProxyType({})) -> "Metho
     """
     label = f"method {name}"
     validate(name, args)
-    known = definition(name).parameters
-    given = {key: _piece(value) for key, value in expand(name, args).items()}
-    own = {key: value for key, value in given.items() if key.partition(".")[0] in known}
+    parameters = definition(name).parameters
+    values = {key: _piece(value) for key, value in expand(name, args).items()}
+    own = {key: value for key, value in values.items() if key.partition(".")[0] in parameters}
     try:
-        made = call(find(name), label, own)
+        method = call(find(name), label, own)
     except TacitError:
         raise
     except Exception as error:  # a user's function may fail in any way
@@ -184,10 +186,10 @@ def make(name: str, args: Mapping[str, object] = MappingProxyType({})) -> "Metho
             raise
         why = f"{type(error).__name__}: {error}".rstrip(".")
         raise UserError(f"{name} failed: {why}. Call the function in Python to see where.") from error
-    if not hasattr(made, "trainer"):
-        raise UserError(f"Expected {name} to return a tacit.Method, got {type(made).__name__}.")
-    found = changed(made, {key: given[key] for key in given if key not in own}, label)
-    return found if found.name == name else replace(found, name=name)
+    if not hasattr(method, "trainer"):
+        raise UserError(f"Expected {name} to return a tacit.Method, got {type(method).__name__}.")
+    adjusted = changed(method, {key: values[key] for key in values if key not in own}, label)
+    return adjusted if adjusted.name == name else replace(adjusted, name=name)
 
 
 def __getattr__(name: str) -> Factory:
@@ -202,13 +204,13 @@ def __dir__() -> list[str]:
 
 def _of_packages() -> dict[str, Definition]:
     """The methods that installed packages register; their source is read, and nothing is imported."""
-    found = {}
+    methods = {}
     for point in entry_points(group=GROUP):
         module, _, function = point.value.partition(":")
         path = _source(module)
-        known = {} if path is None else read_definitions(path, module)
-        found[point.name] = known.get(function, Definition(module, function, f"A method of {module}.", {}))
-    return found
+        functions = {} if path is None else read_definitions(path, module)
+        methods[point.name] = functions.get(function, Definition(module, function, f"A method of {module}.", {}))
+    return methods
 
 
 def _source(module: str) -> Path | None:

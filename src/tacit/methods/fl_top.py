@@ -207,9 +207,9 @@ def _private(scheme: Callable[..., Method]) -> Callable[..., Method]:
     parameters = Signature([*own.values(), *(noise[name] for name in NOISE_OPTIONS)], return_annotation=Method)
 
     def factory(*args: object, **named: object) -> Method:
-        given = parameters.bind(*args, **named)
-        given.apply_defaults()
-        values: dict[str, Any] = given.arguments
+        binding = parameters.bind(*args, **named)
+        binding.apply_defaults()
+        values: dict[str, Any] = binding.arguments
         plain = scheme(**{name: values[name] for name in own})
         return _with_noise(plain, values["cohort"], *(values[name] for name in NOISE_OPTIONS))
 

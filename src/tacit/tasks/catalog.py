@@ -43,8 +43,8 @@ class CatalogEntry:
 
     @property
     def factory(self) -> "Callable[..., Task]":
-        found: Callable[..., Task] = self.definition.load()
-        return found
+        factory: Callable[..., Task] = self.definition.load()
+        return factory
 
     @property
     def definition(self) -> Definition:

@@ -93,12 +93,12 @@ def read(file: File) -> bytes:
 
 def verify(content: bytes, file: File, origin: str) -> None:
     """Raise `DataError` unless the content has the file's checksum; `origin` is the path or URL it came from."""
-    found = hashlib.sha256(content).hexdigest()
-    if found != file.sha256:
+    actual = hashlib.sha256(content).hexdigest()
+    if actual != file.sha256:
         size = f"{len(content)} bytes" if len(content) <= file.size else f"more than {file.size} bytes"
         raise DataError(
             f"{origin} has the wrong content: expected sha256 {file.sha256} ({file.size} bytes), "
-            f"found {found} ({size}). Delete it and fetch it again."
+            f"found {actual} ({size}). Delete it and fetch it again."
         )
 
 

@@ -301,8 +301,8 @@ def _encoding(
     if encoding == "public":
         expect(len(public) > 0, "public rows for encoding=public, got none", "Set public to their number.")
         detail = f"Minima, maxima and categories are those of {len(public)} public rows."
-        found = Encoding.of(inputs, *names, public)
-        return replace(found, indicators=None, preprocessing=Preprocessing("public", detail))
+        constants = Encoding.of(inputs, *names, public)
+        return replace(constants, indicators=None, preprocessing=Preprocessing("public", detail))
     return Encoding.read(encoding).declared([*inputs.columns], patients.name, Path(encoding))
 
 

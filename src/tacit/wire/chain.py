@@ -85,8 +85,8 @@ class Chain:
     def read(self, line: bytes) -> dict[str, Any]:
         """The entry in the next line, now the last of the chain; raises `WireError` if it does not continue it."""
         body, _, rest = line.rpartition(_HASH)
-        found = extend(self.purpose, self.head, (body + b"}",))
-        if len(line) > MAX_LINE or rest != found.hex().encode() + b'"}':
+        digest = extend(self.purpose, self.head, (body + b"}",))
+        if len(line) > MAX_LINE or rest != digest.hex().encode() + b'"}':
             raise WireError(f"Entry {len(self.hashes)} was changed, or entries before it are missing.")
         try:
             entry = json.loads(body + b"}")
@@ -94,5 +94,5 @@ class Chain:
             entry = None
         if type(entry) is not dict:
             raise WireError(f"Expected entry {len(self.hashes)} to be a table in JSON, got other content.")
-        self.hashes.append(found)
+        self.hashes.append(digest)
         return entry

@@ -250,9 +250,9 @@ def _header(header: struct.Struct, expected: int, data: bytes, dim: int) -> tupl
     """The fields of a header after format and length of the row, which are checked."""
     if len(data) < header.size:
         raise WireError(f"Expected a row of at least {header.size} bytes, got {len(data)}.")
-    found, length, *rest = header.unpack_from(data)
-    if (found, length) != (expected, dim):
-        raise WireError(f"Expected a row of {dim} numbers in format {expected}, got {length} in format {found}.")
+    row_format, length, *rest = header.unpack_from(data)
+    if (row_format, length) != (expected, dim):
+        raise WireError(f"Expected a row of {dim} numbers in format {expected}, got {length} in format {row_format}.")
     return tuple(rest)
 
 
