@@ -1,12 +1,11 @@
 """The interfaces of the seven pieces of a method, as Protocols with defaults.
 
-Pieces are frozen records. What they carry from round to round lives in `State.memory` at the server and in
-`ClientMemory` at a client, and all randomness comes from the keys in `now`: a `ServerRound` has the server's, a
-`ClientRound` the clients'.
+Pieces are frozen records. Their state from round to round is in `State.memory` at the server and in `ClientMemory` at a
+client. All randomness comes from the keys in `now`: a `ServerRound` has the server's, a `ClientRound` the clients'.
 
-A piece of your own is a subclass of its Protocol. It must answer what is abstract here, and gets a default for the
-rest. What is not declared is treated as the worst case: a mechanism is then taken to need all messages together, a
-channel to show the server every one, and a piece to be bounded for clients alone.
+A piece of your own is a subclass of its Protocol. It defines the abstract members and inherits defaults for the rest.
+What it does not declare is assumed to be the worst case: a mechanism needs all messages together, a channel shows the
+server every message, and a piece is bounded for clients alone.
 """
 
 from abc import abstractmethod
@@ -43,7 +42,7 @@ if TYPE_CHECKING:
     from tacit.core.method import Method
 
 Payload = Literal["updates", "weights"]
-Visibility = Literal["all messages", "messages", "anything", "only the sum"]  # what a mechanism needs to be summed
+Visibility = Literal["all messages", "messages", "anything", "only the sum"]  # what the summing party must see
 Summation = Literal["sum", "weighted sum", "messages"]
 Reader = Literal["server", "enclave", "nobody"]
 Coordinates = Literal["model", "mask", "other"]
@@ -119,7 +118,7 @@ class Trainer(Protocol):
 
     @property
     def record_sum(self) -> RecordSum | None:
-        """How far one record can change a row, where a row is a sum over a Poisson batch; None: it is none."""
+        """How far one record can change a row, where a row is a sum over a Poisson batch; None: it is not one."""
         return None
 
     @property
@@ -163,9 +162,9 @@ class Codec(Bounded, Protocol):
         return state
 
     def tune(self, state: State, public: Wave, noise: AggregateNoise, now: Round) -> State:
-        """The state before the first round, with how aggregates of this noise are decoded, learnt from public data.
+        """The state before the first round, with a decoder for aggregates of this noise, fitted to public data.
 
-        It is called after `prepare`, where there are public data and the mechanism declares its noise.
+        It is called after `prepare` if there are public data and the mechanism declares its noise.
         """
         return state
 
@@ -174,7 +173,7 @@ class Codec(Bounded, Protocol):
         return Broadcast({Part.WEIGHTS: state.weights})
 
     def read(self, parts: Parts, memory: ClientMemory, now: Round) -> tuple[View, ClientMemory]:
-        """What a client makes of the broadcast, and what it keeps; raises `WireError` for parts that do not fit."""
+        """A client's view of the broadcast and its memory afterwards; raises `WireError` for parts that do not fit."""
         return View(memory.received_weights(parts), parts), memory
 
 
@@ -250,18 +249,18 @@ class Mechanism(Bounded, Protocol):
         return state
 
     def broadcast_parts(self, state: State) -> Parts:
-        """What clients need for their side, in addition to the codec's broadcast."""
+        """The parts that clients need for their side, in addition to the codec's broadcast."""
         return {}
 
     def check_broadcast(self, view: View) -> None:
-        """Raise `WireError` unless what the mechanism reads of a broadcast is what the method says.
+        """Raise `WireError` unless the parts that the mechanism reads agree with the method.
 
-        A client calls this before anything is computed or charged.
+        A client calls this before it computes or charges anything.
         """
         return
 
     def update_state(self, state: State, total: Sum, now: ServerRound) -> State:
-        """The state with what this mechanism derives from the round's sum, before noise, for the next round."""
+        """The state for the next round, updated from the round's sum before noise."""
         return state
 
     def aggregate_noise(self, state: State, expected_cohort: float) -> AggregateNoise | None:
@@ -277,14 +276,14 @@ AddNoise = Callable[[Sum], Sum]
 
 
 class Conversation(Protocol):
-    """A channel during a run: all that changes from round to round is here, and the channel stays a frozen record."""
+    """A channel during a run: it holds what changes from round to round; the channel itself is a frozen record."""
 
     def aggregate(self, messages: Messages, state: State, now: Round, add: SumMessages) -> Sum:
         """The sum of the messages; `add` clips and sums those that a party sees in the clear."""
         return add(messages)
 
     def release(self, total: Sum, now: Round, add_noise: AddNoise) -> Sum:
-        """What the server receives of the round's sum; `add_noise` is the mechanism's `after_sum`."""
+        """The round's sum as the server receives it; `add_noise` is the mechanism's `after_sum`."""
         return add_noise(total)
 
     def timings(self) -> Mapping[str, float]:
@@ -351,8 +350,8 @@ class Channel(Bounded, Protocol):
         Args:
             method: whose channel this is.
             population: how many clients there are.
-            seed: of the run, from which simulated parties derive their keys; None: single rounds outside a run, for
-                which no party is started and the same result is computed without it.
+            seed: of the run, from which simulated parties derive their keys; None: for single rounds outside a run, for
+                which no party is started and the same result is computed without one.
         """
         return nullcontext(DirectConversation())
 

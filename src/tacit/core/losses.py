@@ -330,7 +330,7 @@ def as_loss(loss: object) -> Loss:
 
 
 def unreduced(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """The same loss without the mean over the samples, where it can be told so."""
+    """The same loss without the mean over the samples, where it has an argument `reduction`."""
     if isinstance(function, torch.nn.Module):
         plain = copy.deepcopy(function)
         if hasattr(plain, "reduction"):

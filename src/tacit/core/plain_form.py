@@ -1,11 +1,11 @@
-"""The canonical form of a method and its pieces: nested dictionaries, lists, texts and numbers, and bytes from these.
+"""The canonical form of a method and its pieces: nested dictionaries, lists, strings and numbers.
 
 A record becomes a dictionary of its fields, tagged with the name of its class (`type`). Numbers are exact: a field that
 is declared as a number is a float, also where an integer was given, so that equal records have equal forms. A class
 that no package registered is tagged with its module, and a function with a digest of its code.
 
-Reading runs no code but that of records that a package of Tacit exports (`allow`), or that the caller names: a form
-comes from a file or from another party, and must not decide which code runs.
+Reading runs only the code of records that Tacit's packages export (`allow`) or the caller names: a form comes from a
+file or from another party, and must not choose the code.
 """
 
 import functools
@@ -74,9 +74,9 @@ def parse(text: str) -> Form:
 
 @functools.singledispatch
 def to_plain(value: object) -> Form:
-    """The form of a record, of what is in its fields, or of any plain value.
+    """The form of a record, of the values in its fields, or of any plain value.
 
-    Raises `UserError` for a value that has none, such as NaN or a dictionary.
+    Raises `UserError` for a value without a form, such as NaN or a dictionary.
 
     Example:
         >>> from tacit.core import Budget
@@ -132,7 +132,7 @@ def _tensor(value: Tensor) -> Form:
 
 @to_plain.register
 def _function(value: FunctionType) -> Form:
-    """Name, code, defaults and enclosed values; what it reads from its module is not part of it."""
+    """Name, code, defaults and enclosed values, without the module's globals."""
     cells = [_enclosed(cell.cell_contents) for cell in value.__closure__ or ()]
     defaults = [_enclosed(each) for each in (*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values())]
     content = digest([_code(value.__code__), cells, defaults])
@@ -152,7 +152,7 @@ def _partial(value: functools.partial) -> Form:  # type: ignore[type-arg]
 
 
 def from_plain(plain: Form, own: Iterable[type] = ()) -> object:
-    """The value of a form; `own`: classes of the caller's that it may name, beside Tacit's records.
+    """The value of a form; `own`: the caller's classes that it may name, beside Tacit's records.
 
     Raises:
         UserError: the form names an unknown class or field, lacks one, is too large or too deep, or has wrong values.

@@ -103,13 +103,13 @@ def upload_sizes(channel: Channel, messages: Messages, now: Round) -> tuple[int,
 
 
 def client_view(method: Method, sent: Broadcast, state: State, now: Round) -> View:
-    """What a client that took part in all earlier rounds makes of a broadcast."""
+    """The view of a client that took part in all earlier rounds."""
     parts = sent.sent(first=False, wire_format=method.channel.down)
     return read_broadcast(method, parts, ClientMemory.of(state), now)[0]
 
 
 def no_messages(method: Method, sent: Broadcast, state: State, now: Round) -> Messages:
-    """The form of this round's messages, without any: length, number type and grid follow from the broadcast."""
+    """A stack of no messages in this round's form: the broadcast determines length, number type and grid."""
     return empty_messages(method, client_view(method, sent, state, now), state.shapes, now)
 
 
@@ -120,7 +120,7 @@ def read_messages(
 
     Args:
         method: whose messages these are.
-        replies: by client; what a client sends concerns only its own message.
+        replies: by client; a malformed reply costs only its own client's message.
         like: their form, from `no_messages`.
         now: the round.
     """
@@ -159,17 +159,17 @@ def reject_unusable(messages: Messages, max_row_norm: float = torch.inf) -> tupl
 
 
 def sum_messages(method: Method, state: State, messages: Messages) -> Sum:
-    """The contribution of messages that a party sees in the clear, or whose sums a simulation may add."""
+    """The contribution of messages that a party sees in the clear, or whose sums a simulation may accumulate."""
     return method.aggregator.combine(method.mechanism.before_sum(messages, state), state)
 
 
 def sum_of_total(
     method: Method, state: State, total: Tensor, delivered: int, like: Messages, surplus: Surplus | None = None
 ) -> Sum:
-    """The sum where nobody sees a message: its total, which secure aggregation revealed, and how many delivered.
+    """The sum where nobody sees a message, from the total that secure aggregation revealed and the number of clients.
 
-    Bound and grid follow from the broadcast, through `like`; the norms of rows do not exist here. `surplus` holds the
-    seeds of surplus noise that the clients opened.
+    Bound and grid follow from the broadcast, through `like`; norms of rows are unknown. `surplus` holds the seeds of
+    surplus noise that the clients opened.
     """
     empty = sum_messages(method, state, like)
     return replace(empty, total=total, weight=float(delivered), surplus=surplus or empty.surplus)
@@ -188,7 +188,7 @@ def finish_round(method: Method, conversation: Conversation, state: State, total
 
 
 def apply_release(method: Method, state: State, noisy: Sum, now: ServerRound) -> State:
-    """The state after a round of which this sum was released, noise included; the mechanism's memory is up to date."""
+    """The state after a round that released this sum, noise included; the mechanism's memory is up to date."""
     after = state
     if noisy.weight > 0:
         aggregate = method.aggregator.finish(noisy).to(state.weights.dtype)
@@ -203,7 +203,7 @@ def released_sum(method: Method, conversation: Conversation, total: Sum, now: Se
 
 
 def server_side(method: Method, state: State, messages: Messages, now: ServerRound) -> tuple[State, Sum]:
-    """The state after a round whose messages are all at hand, in a conversation of this round alone, and the sum."""
+    """The state after a round, and its sum, from all of its messages, in a conversation of this round alone."""
     accepted, _ = reject_unusable(messages, method.max_norm(messages.rows.dim))
     with method.channel.open(method, now.population) as conversation:
         total = aggregate_messages(method, conversation, state, accepted, now)

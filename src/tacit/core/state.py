@@ -132,7 +132,7 @@ class Broadcast:
 
 @dataclass(frozen=True, eq=False)
 class View:
-    """What a client knows of a round after reading the broadcast.
+    """A client's knowledge of a round after reading the broadcast.
 
     Attributes:
         weights: the model that it starts from; with k hypotheses, (k, dim).
@@ -165,7 +165,7 @@ class ClientMemory:
         return cls(state.weights, Key(bytes(32)), state.memory.get(MASK))
 
     def received_weights(self, parts: Parts) -> Tensor:
-        """The whole model of a broadcast; raises `WireError` if it is not one of this client's task."""
+        """The whole model of a broadcast; raises `WireError` unless it has the form of this client's model."""
         weights, initial = parts.get(Part.WEIGHTS), self.weights
         if weights is None or weights.numel() != initial.numel() or weights.dtype != initial.dtype:
             received = "none" if weights is None else f"{weights.numel()} numbers of {weights.dtype}"

@@ -1,4 +1,4 @@
-"""Whether targets fit a model's outputs and a loss; the sentence says what to do if they do not."""
+"""Checks that targets fit a model's outputs and a loss; errors say what to do."""
 
 import torch
 from torch import Tensor

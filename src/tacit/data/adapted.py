@@ -32,7 +32,7 @@ class InputFields:
     """Several inputs of a model, packed into one row of numbers per sample.
 
     Attributes:
-        names: the keyword arguments that they are; empty: positional arguments.
+        names: of the keyword arguments; empty: positional arguments.
         shapes: of each input, without the samples.
         dtypes: of each input.
     """
@@ -86,7 +86,7 @@ class InputFields:
 
 
 class AdaptedModel(nn.Module):
-    """A module with the inputs that it takes, and the part of its output that is the prediction."""
+    """A module with its inputs, and the part of its output that is the prediction."""
 
     def __init__(
         self,
@@ -106,7 +106,7 @@ class AdaptedModel(nn.Module):
         return prediction.unsqueeze(-1) if self.column else prediction
 
     def arguments(self, x: Tensor) -> "Arguments":
-        """What the module is called with."""
+        """The module's arguments for packed samples."""
         if self.inputs is None:
             return Arguments((x if self.floats is None else x.to(self.floats),))
         parts, names = self.inputs.unpack(x), self.inputs.names
@@ -115,7 +115,7 @@ class AdaptedModel(nn.Module):
 
 @dataclass(frozen=True)
 class Arguments:
-    """What a module is called with: positional or keyword arguments."""
+    """Positional or keyword arguments of a module."""
 
     args: tuple[Tensor, ...] = ()
     kwargs: dict[str, Tensor] = field(default_factory=dict)
@@ -126,7 +126,7 @@ class Arguments:
 
 
 def own_arguments(model: nn.Module, x: Tensor) -> Arguments:
-    """What the user's own module is called with for packed samples."""
+    """The arguments of the user's own module for packed samples."""
     arguments = Arguments((x,))
     while isinstance(model, AdaptedModel):
         arguments = model.arguments(*arguments.args)
@@ -165,9 +165,9 @@ def accepts(model: nn.Module, x: Tensor) -> bool:
 
 
 def attempt(compute: Callable[[], _T]) -> _T | None:
-    """What code of the user returns, with the global randomness left as it is; None if it fails.
+    """The result of a user's code, with the global randomness restored; None if it fails.
 
-    It may fail in any way, and will do so again where that is reported.
+    It may fail in any way, and fails again where that is reported.
     """
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         try:
@@ -177,13 +177,13 @@ def attempt(compute: Callable[[], _T]) -> _T | None:
 
 
 def floats_of(model: nn.Module) -> torch.dtype:
-    """The type in which the model computes."""
+    """The floating-point type in which the model computes."""
     dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
     return torch.float32 if dtype in HALF else dtype
 
 
 def build(model: Callable[[], nn.Module]) -> nn.Module:
-    """What a function that makes a model returns; raises `ModelError` if it fails."""
+    """Call a function that returns a model; raises `ModelError` if it fails."""
     try:
         return model()
     except UserError:
@@ -196,12 +196,12 @@ def build(model: Callable[[], nn.Module]) -> nn.Module:
 
 
 def first_line(error: Exception) -> str:
-    """What an error says, without what follows its first line and without its full stop."""
+    """The first line of an error's message, without its full stop."""
     return (str(error).strip().splitlines() or [""])[0].rstrip(".")
 
 
 def try_build(model: Callable[[], nn.Module]) -> nn.Module | None:
-    """What a function that makes a model returns; None if it fails."""
+    """The model that a function returns; None if it fails."""
     module = attempt(model)
     return module if isinstance(module, nn.Module) else None
 
@@ -223,14 +223,14 @@ def check_task_model(model: object) -> None:
 
 
 def own_module(model: nn.Module) -> nn.Module:
-    """The user's module, without what adapts it."""
+    """The user's module, without its adapters."""
     while isinstance(model, AdaptedModel):
         model = model.module
     return model
 
 
 def check_output(found: object, output: object) -> Tensor:
-    """The output as a tensor; otherwise the error says which `output` would choose one."""
+    """The output as a tensor; otherwise the error suggests an `output` that chooses one."""
     if isinstance(found, Tensor):
         return found
     if isinstance(found, Mapping):

@@ -1,6 +1,6 @@
 """The checks that a task's data must pass: finite, of one form, and held-out samples that no client owns.
 
-Metrics on a client's own samples flatter the model, and reveal more about that client than the guarantee allows. All
+Metrics on a client's own samples are too optimistic, and reveal more about that client than the guarantee allows. All
 rows get a 64-bit fingerprint, a multilinear hash, which takes as long as looking for NaN: about a tenth of a second for
 60,000 images. Rows whose fingerprints agree are then compared byte by byte.
 """
@@ -15,7 +15,7 @@ from torch import Tensor
 from tacit.data.population import Population, Samples, check_not_empty
 from tacit.errors import DataError
 
-CHECKED_AT_ONCE = 1 << 20  # numbers: what is on disk must not be copied into memory as a whole
+CHECKED_AT_ONCE = 1 << 20  # numbers: data on disk must not be copied into memory as a whole
 
 
 def check_population(population: Population) -> None:
@@ -103,7 +103,7 @@ def check_owners(owners: Tensor | None, test: Samples | None) -> None:
 def check_overlap(test: Samples, population: Population) -> None:
     """Raise `DataError` if a client owns held-out samples."""
     if test[1].dtype != population.y.dtype or test[1].shape[1:] != population.y.shape[1:]:
-        return  # no target is equal, and the loss checks them
+        return  # no target can be equal, and the loss checks their form
     owned = torch.unique(population.sample_indices)
     overlap = find_overlap(test, (population.x, population.y), owned)
     if overlap is None:

@@ -1,6 +1,6 @@
-"""Data as people have them, as tensors: arrays, lists, frames, data sets, loaders, named inputs, one per client.
+"""Users' data as tensors: arrays, lists, frames, data sets, loaders, named inputs, one per client.
 
-Every refusal names the client, what came, what was expected, and the line that would fix it.
+Every error names the client, the actual and the expected data, and the line that would fix it.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -32,12 +32,12 @@ from tacit.errors import DataError
 
 TARGETS = ("labels", "label", "target", "y")  # of a data set with named columns, if no target is given
 _PAIR = "one pair (x, y) per client"
-MAX_CLIENTS = 1 << 16  # from something that does not say when it ends
+MAX_CLIENTS = 1 << 16  # from an iterable without a length
 
 
 @dataclass(frozen=True, eq=False)
 class ClientSamples:
-    """One client's samples as tensors: inputs, of which there may be several, and targets.
+    """One client's samples as tensors: one or several inputs, and targets.
 
     Attributes:
         x: the inputs.
@@ -131,7 +131,7 @@ def _are_transposed(clients: Sequence[Any]) -> bool:
 
 
 def read_rows(data: Any, who: str, target: object = None) -> ClientSamples:
-    """The samples of one client, or held-out or public data, in whatever form they are."""
+    """The samples of one client, or held-out or public data, in any supported form."""
     x, y = _inputs_and_targets(data, who, target)
     x = _FrameInputs(columns_of(x, who), who) if is_frame(x) else x
     inputs, targets = _inputs(x, who), to_tensor(y, f"the targets of {who}")
@@ -149,7 +149,7 @@ def read_rows(data: Any, who: str, target: object = None) -> ClientSamples:
 
 
 def _check_targets(targets: Tensor, who: str) -> None:
-    """Missing targets are refused before any loss sees them."""
+    """Raise `DataError` for missing targets, before any loss is computed."""
     if not targets.is_floating_point():
         return
     absent = torch.isnan(targets).view(len(targets), -1).any(1).nonzero().flatten() if len(targets) else targets
@@ -202,7 +202,7 @@ def _inputs_and_targets(data: Any, who: str, target: object) -> tuple[Any, Any]:
 
 
 def _from_columns(columns: dict[str, Any], who: str, target: object) -> tuple[Any, Any]:
-    """Named inputs and the column that is predicted; a single input is not named."""
+    """Named inputs and the column to predict; a single input has no name."""
     name = target if target is not None else next((each for each in TARGETS if each in columns), None)
     if name is None or name not in columns:
         has = listed(map(str, columns))
@@ -248,7 +248,7 @@ def _inputs(x: Any, who: str) -> Inputs:
 
 
 def _are_several(x: object) -> bool:
-    """Whether this is a tuple of inputs with as many samples each, and not one input as a tuple of samples."""
+    """Whether this is a tuple of inputs with equally many samples, and not one input as a tuple of samples."""
     if not isinstance(x, tuple) or len(x) < 2 or not all(isinstance(part, Tensor | np.ndarray) for part in x):
         return False
     return len({len(part) if part.ndim else -1 for part in x}) == 1

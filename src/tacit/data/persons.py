@@ -1,4 +1,4 @@
-"""Which records are one person's: ids of any kind, as numbers of persons within each client."""
+"""Records by person: ids of any kind, as numbers of persons within each client."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,9 +16,9 @@ _ADVICE = "Give one vector of person ids per client: person=[ids0, ids1, ...]."
 
 
 def number_persons(ids: object, names: Sequence[str], sizes: Sequence[int]) -> tuple[Tensor, int]:
-    """For every record, those of the first client first, the number of its person among those of its client.
+    """The number of each record's person among those of its client, in the order of the clients.
 
-    And the largest number of clients that have a record of the same person, by equal ids.
+    Also the largest number of clients that have a record of the same person, by equal ids.
 
     Args:
         ids: one vector of ids per client, or a dictionary of them in the clients' order; numbers or texts.
@@ -41,7 +41,7 @@ def number_persons(ids: object, names: Sequence[str], sizes: Sequence[int]) -> t
 
 
 def take_person_column(clients: Any, column: str) -> tuple[Any, list[Any]]:
-    """The clients, which are frames or dictionaries of columns, without the column of person ids, and these ids."""
+    """Clients as frames or dictionaries of columns, without the column of person ids, and these ids."""
     named = clients.items() if isinstance(clients, Mapping) else enumerate(clients)
     pairs = [(name, *_taken(data, column, f"client {name!r}")) for name, data in named]
     rest = {name: data for name, data, _ in pairs} if isinstance(clients, Mapping) else [data for _, data, _ in pairs]

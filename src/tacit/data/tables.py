@@ -1,8 +1,8 @@
-"""Tables as people have them: CSV and Parquet files, frames of pandas, Polars or pyarrow, folders with one per client.
+"""Users' tables: CSV and Parquet files, frames of pandas, Polars or pyarrow, folders with one per client.
 
 CSV files are read without any other library: with commas, semicolons (and then decimal commas), tabs or bars, with a
-byte-order mark or without, compressed by gzip or not. Parquet files need pyarrow, which is in the extra `data`. Folders
-may say what their rows have in common, as Hive and Spark write them: `hospital=3/part.parquet`.
+byte-order mark or without, compressed by gzip or not. Parquet files need pyarrow, which is in the extra `data`. Names
+of folders may hold columns, as Hive and Spark write them: `hospital=3/part.parquet`.
 """
 
 import csv
@@ -42,10 +42,10 @@ class Table:
     """Columns of equal length: numbers (NaN: missing), dates, or strings (None: missing).
 
     Attributes:
-        name: what error messages call it.
+        name: for error messages.
         columns: by name.
         client: the column that names the client, if the table comes from one file per client.
-        ambiguous_columns: columns of texts that may be numbers, each with the sentence that refuses it as such.
+        ambiguous_columns: columns of strings that may be numbers, each with the error message for such a use.
     """
 
     name: str
@@ -58,14 +58,14 @@ class Table:
         return len(next(iter(self.columns.values()), ()))
 
     def column(self, name: str, role: str) -> NDArray[Any]:
-        """A column as it is; raises `DataError` if there is none of this name, which was given as this role."""
+        """An unchanged column; raises `DataError`, which names its role, if there is no such column."""
         return self.columns[find_column(self.columns, name, self.name, role)]
 
     def has_dates(self, name: str) -> bool:
         return bool(self.columns[name].dtype.kind == "M")
 
     def with_dates(self, name: str) -> "Table":
-        """The same, where texts of a column that are all written as dates are dates, as in a CSV file."""
+        """The same, with a column of strings that are all dates converted to dates, as in a CSV file."""
         if self.column(name, "input").dtype.kind != "O":
             return self
         return replace(self, columns={**self.columns, name: _typed(self.texts(name))})
@@ -96,7 +96,7 @@ class Table:
             )
 
     def check_readable(self, name: str) -> None:
-        """Raise `DataError` if the values of a column may be numbers, but which ones is not certain."""
+        """Raise `DataError` if the values of a column may be numbers in more than one way."""
         if name in self.ambiguous_columns:
             raise DataError(self.ambiguous_columns[name])
 
@@ -156,7 +156,7 @@ def as_texts(column: NDArray[Any]) -> list[str]:
 
 
 def coded(column: NDArray[Any]) -> tuple[list[str], NDArray[np.int64]]:
-    """The different texts of a column in order, and for each row the index of its text.
+    """The distinct texts of a column in order, and for each row the index of its text.
 
     Example:
         >>> coded(np.array([10.0, 9.0, np.nan, 9.0]))
@@ -214,7 +214,7 @@ def table_files(folder: Path) -> list[Path]:
 
 
 def client_of_file(path: Path) -> str:
-    """The client whose file this is."""
+    """The client of a file."""
     return path.name.split(".")[0]
 
 
@@ -227,7 +227,7 @@ def _from_partitions(folder: Path) -> Table:
 
 
 def check_not_in_files(keys: Iterable[str], table: Table) -> None:
-    """Raise `DataError` if a file has a column that its folder or its name stands for."""
+    """Raise `DataError` if a file has a column of the same name as one from its folder or its name."""
     for key in keys:
         if key in table.columns:
             source = "the file's name is the client" if key == CLIENT else "a folder's name says it"
@@ -240,7 +240,7 @@ def _of_clients(name: str, tables: Mapping[str, Table]) -> Table:
 
 
 def _joined(name: str, tables: Sequence[Table], more: Columns, client: str = "") -> Table:
-    """Tables with the same columns as one, and columns with a value for each of them."""
+    """Join tables with the same columns, and add columns with one value for each table."""
     for table in tables:
         check_not_in_files(more, table)
         check_same_columns(tables[0], table)
@@ -322,12 +322,12 @@ def parse_table(content: bytes, name: str) -> Table:
 
 
 def parse_texts(content: bytes, name: str) -> dict[str, list[str]]:
-    """The columns of a CSV file as it has them, without spaces around the texts."""
+    """The columns of a CSV file as strings, without surrounding spaces."""
     return _columns(_decoded(content, name), name)
 
 
 def original_texts(source: Any) -> dict[str, list[str]]:
-    """The columns of a CSV file as it has them; of any other source, none."""
+    """The columns of a CSV file as strings; of any other source, none."""
     path = Path(source) if isinstance(source, str | Path) else Path()
     return parse_texts(_content(path), str(path)) if path.is_file() and not path.name.endswith(PARQUET) else {}
 
@@ -377,7 +377,7 @@ def _is_gone(text: str) -> bool:
 
 
 def _typed(texts: Sequence[str], numbers: Sequence[float] | None = None) -> NDArray[Any]:
-    """A column of texts as the numbers of those that are not missing, if there are, or as dates, if all are."""
+    """A column of strings, as dates if all are dates, or with these numbers for those that are not missing."""
     gaps = [_is_gone(text) for text in texts]
     if numbers is not None:
         values = iter(numbers)
@@ -408,7 +408,7 @@ def _checked(name: str, columns: Columns) -> Table:
 def _plain(column: NDArray[Any]) -> NDArray[Any]:
     """Numbers as float64, dates as days, anything else as strings."""
     if column.dtype.kind in "iu" and len(column) and max(int(column.max()), -int(column.min())) > EXACT:
-        return column.astype(str).astype(object)  # identifiers, which numbers would mix up
+        return column.astype(str).astype(object)  # identifiers, which are not distinct as numbers
     if column.dtype.kind in "biuf":
         return column.astype(np.float64)
     if column.dtype.kind == "M":
@@ -442,7 +442,7 @@ def partitioned_files(folder: Path, endings: tuple[str, ...]) -> list[Path]:
 
 
 def partition_columns(folder: Path, files: Sequence[Path]) -> Columns:
-    """What the folders say, as columns with one value for every file: numbers, if all of them are."""
+    """The columns in the names of folders, with one value for every file: numbers, if all of them are."""
     values = [_values_in(path.relative_to(folder)) for path in files]
     for path, each in zip(files, values, strict=True):
         if each.keys() != values[0].keys():

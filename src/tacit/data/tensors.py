@@ -14,7 +14,7 @@ from torch import Tensor
 from tacit.data.data_frames import is_number
 from tacit.errors import DataError
 
-MAPPED = "_tacit_mapped"  # the memory-mapped array that a tensor shows
+MAPPED = "_tacit_mapped"  # attribute of a tensor: its memory-mapped array
 
 
 def to_tensor(values: Any, who: str) -> Tensor:
@@ -64,7 +64,7 @@ def _spanned(arrays: Sequence[NDArray[Any]]) -> Tensor:
 
 
 def _pooled_on_disk(parts: Sequence[Tensor]) -> Tensor:
-    """A copy in a temporary file, which disappears with the process: the parts may be larger than memory."""
+    """A copy in a temporary file, removed with the process: the parts may be larger than memory."""
     count, shape = sum(map(len, parts)), tuple(parts[0].shape[1:])
     kind = torch.empty(0, dtype=parts[0].dtype).numpy().dtype
     with tempfile.TemporaryFile() as file:
@@ -77,7 +77,7 @@ def _pooled_on_disk(parts: Sequence[Tensor]) -> Tensor:
 
 
 def _plain_tensor(values: Tensor, who: str) -> Tensor:
-    """The numbers of a tensor that has some, of a type that kernels and NumPy have: half precision becomes float32."""
+    """The numbers of a tensor in a type that kernels and NumPy support: half precision becomes float32."""
     kind = values.dtype
     if values.is_sparse or (values.layout != torch.strided and not values.is_nested):
         raise DataError(f"Expected {who} as a dense tensor, got a sparse one. Convert it with .to_dense().")
@@ -124,7 +124,7 @@ def _list_of_tensors(values: Sequence[Any], who: str) -> NDArray[Any]:
 
 
 def _share(array: NDArray[Any]) -> Tensor:
-    """A tensor that shares the array's memory where PyTorch can; whole numbers get a type that it computes with."""
+    """A tensor that shares the array's memory where PyTorch can; other types are converted to supported ones."""
     if array.dtype.kind == "u" and array.dtype.itemsize > 1:
         array = array.astype(np.int64)
     if array.dtype.kind == "f" and array.dtype.itemsize not in (4, 8):
@@ -156,7 +156,7 @@ def _first_text(array: NDArray[Any]) -> str:
 
 
 def _unmasked(values: Any, who: str) -> NDArray[Any]:
-    """The numbers of an array of which none is masked."""
+    """The numbers of a masked array; raises `DataError` if any is masked."""
     masked = int(np.ma.getmaskarray(values).sum())
     if masked:
         raise DataError(

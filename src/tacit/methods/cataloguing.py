@@ -1,6 +1,6 @@
 """Write the catalogue of methods from their files: `make catalogue`, or `python -m tacit.methods.cataloguing`.
 
-A test compares the catalogue with what the files give.
+A test compares the catalogue with the files.
 """
 
 import importlib

@@ -24,13 +24,13 @@ class CatalogEntry:
     """A named task.
 
     Attributes:
-        name: what the command line calls it.
+        name: on the command line.
         module: of this package.
         function: the factory in that module; its signature is the schema of the task's arguments.
-        data: the data sets that it is made from.
+        data: its data sets.
         natural_clients: the clients that the data define, if they are the default.
-        folder: folder of files without a checksum, which users generate themselves.
-        preprocessing: what constants in the inputs, such as ranges, are computed from by default (`Preprocessing`).
+        folder: of files without a checksum, which users generate themselves.
+        preprocessing: the default source of constants in the inputs, such as ranges (`Preprocessing`).
     """
 
     name: str

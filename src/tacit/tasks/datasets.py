@@ -1,4 +1,4 @@
-"""Data sets as records (files, checksums, sources, licences), and how their files are found and read.
+"""Data sets as records (files, checksums, sources, licences), and functions that locate and read their files.
 
 A file is looked up in `$TACIT_DATA`, then in the cache folder (`$XDG_CACHE_HOME/tacit`, usually `~/.cache/tacit`), then
 where Debian's package `dataset-fashion-mnist` installs. In each folder the layout is `<data set>/<file>`. Every read
@@ -49,7 +49,7 @@ class DataSet:
         licence: under which the data may be used.
         source: publication or publisher.
         records: number and kind of records.
-        optional: paths of files that a task can do without.
+        optional: paths of files that tasks do not require.
     """
 
     name: str
@@ -103,7 +103,7 @@ def verify(content: bytes, file: File, origin: str) -> None:
 
 
 def how_to_get(file: File) -> str:
-    """What a user can do about a missing file."""
+    """Advice on a missing file, as a sentence."""
     data_set = file.path.split("/", 1)[0]
     by_hand = f"put the file at $TACIT_DATA/{file.path}"
     if not file.urls:

@@ -181,7 +181,7 @@ def image_task(
     owners: Tensor | None = None,
     loss: Loss | None = None,
 ) -> Task:
-    """A task on images with scaled pixels, of which each client has a part."""
+    """A task on images with scaled pixels, partitioned among clients."""
     return Task(
         model=model,
         clients=Population.split(*samples, parts),

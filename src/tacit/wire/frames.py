@@ -33,7 +33,7 @@ _NUMPY = tuple(np.dtype(name) for name in ("<f4", "<f8", "<i4", "<i8", "u1"))
 
 
 class FrameKind(IntEnum):
-    """What a frame is."""
+    """The kind of a frame."""
 
     VIEW = 1  # from the server to a client
     MESSAGE = 2  # from a client to the server
@@ -57,7 +57,7 @@ Parts = Mapping[Part, Tensor]
 
 @dataclass(frozen=True, eq=False)
 class Frame:
-    """A parsed frame: what it is, the index of its round, the size of the round's cohort (0 if not said), its parts."""
+    """A parsed frame: its kind, the index of its round, the size of the round's cohort (0: not given), its parts."""
 
     kind: FrameKind
     round: int
@@ -66,7 +66,7 @@ class Frame:
 
 
 def size(parts: Parts) -> int:
-    """The length of the frame that `pack` makes of these parts, in bytes, without packing them."""
+    """The length of the frame of these parts in bytes, without packing them."""
     return _HEADER.size + sum(_PART.size + t.numel() * t.element_size() for t in parts.values())
 
 

@@ -1,8 +1,8 @@
 """Fields of protocol messages: numbers, chunks, tables of equally long entries by client, and sets of clients.
 
 A table is `count u32`, then per client `id u32 | entry`, with ids strictly ascending, so that no client occurs twice.
-Counts are compared with the length of the message before anything is read, so that no message makes its reader
-allocate more than the message's own length.
+Counts are compared with the length of the message before anything is read, so that no reader allocates more than the
+message's own length.
 """
 
 from collections.abc import Mapping, Sequence

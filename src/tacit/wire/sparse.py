@@ -121,7 +121,7 @@ class Csr:
         return width, -(-dim // width)
 
     def _types(self, width: int, count: int) -> "tuple[np.dtype[np.unsignedinteger], np.dtype[np.unsignedinteger]]":
-        """The types of columns and pointers; signed types are read as unsigned, whose upper half is out of range."""
+        """The types of columns and pointers; signed types are read as unsigned, with the upper half out of range."""
         column, pointer = (self._type(largest) for largest in (width - 1, count))
         return column, pointer
 
@@ -247,7 +247,7 @@ def _unpacked(data: bytes, dim: int) -> _Ints:
 
 
 def _header(header: struct.Struct, expected: int, data: bytes, dim: int) -> tuple[int, ...]:
-    """The fields of a header after format and length of the row, which are checked."""
+    """Check the format and the length of the row; return the header's other fields."""
     if len(data) < header.size:
         raise WireError(f"Expected a row of at least {header.size} bytes, got {len(data)}.")
     row_format, length, *rest = header.unpack_from(data)
