@@ -73,7 +73,7 @@ class Sampler(Protocol):
 
     @abstractmethod
     def sampling(self, population: int, index: int) -> Sampling:
-        """How that cohort is drawn, which amplifies privacy for an adversary who does not know it.
+        """The sampling of that cohort, which amplifies privacy for an adversary who does not know it.
 
         Raises `UserError` if the population is too small for it.
         """
@@ -102,7 +102,7 @@ class Trainer(Protocol):
         return False
 
     def kept(self, shapes: Shapes) -> tuple[int | None, ...]:
-        """How many weights of each parameter a client sends, None where it sends all; empty: all of all parameters."""
+        """The number of weights that a client sends of each parameter; None: all; empty: all of all parameters."""
         return ()
 
     def variants(self, state: State) -> Mapping[str, Tensor]:
@@ -110,7 +110,7 @@ class Trainer(Protocol):
         return {}
 
     def record_price(self, samples: int) -> RecordPrice | None:
-        """What a round releases about one record of a client with `samples`, noise of the trainer's own included.
+        """The price of a round for one record of a client with `samples`, with the trainer's own noise.
 
         None: the trainer adds no noise, and protects no record by itself.
         """
@@ -123,7 +123,7 @@ class Trainer(Protocol):
 
     @property
     def draws_persons(self) -> bool:
-        """Whether batches draw persons, with all their records, where the task says whose records are whose."""
+        """Whether batches draw persons, with all their records, where the task assigns records to persons."""
         return False
 
     def with_noise_multiplier(self, noise: float) -> Self:
@@ -144,7 +144,7 @@ class Codec(Bounded, Protocol):
 
     @property
     def coordinates(self) -> Coordinates:
-        """What a row's numbers belong to: all weights of the model, those under a mask, or something else."""
+        """The coordinates of a row: all weights of the model, those under a mask, or something else."""
         return "other"
 
     @property
@@ -169,7 +169,7 @@ class Codec(Bounded, Protocol):
         return state
 
     def broadcast(self, state: State, now: Round) -> Broadcast:
-        """What the server sends at the start of a round: the whole model, unless a codec sends less."""
+        """The server's broadcast at the start of a round: the whole model, unless a codec sends less."""
         return Broadcast({Part.WEIGHTS: state.weights})
 
     def read(self, parts: Parts, memory: ClientMemory, now: Round) -> tuple[View, ClientMemory]:
@@ -185,7 +185,7 @@ class Mechanism(Bounded, Protocol):
 
     @abstractmethod
     def price(self, index: int, turnout: Turnout | None = None) -> Price:
-        """What round `index` costs its participants, before amplification by sampling.
+        """The price of round `index` for its participants, before amplification by sampling.
 
         Without a turnout, the price promised before the round; with one, the price of what took place.
         """
@@ -204,7 +204,7 @@ class Mechanism(Bounded, Protocol):
 
     @property
     def requires(self) -> Visibility:
-        """What the party that sums must see: all messages of a round together, every message, or nothing in particular.
+        """What the summing party must see: all messages of a round together, every message, or nothing in particular.
 
         `only the sum`: clients add noise in shares, so that only their sum is private and nobody may see a message.
         """
@@ -292,7 +292,7 @@ class Conversation(Protocol):
 
 
 class DirectConversation(Conversation):
-    """The conversation of channels without a protocol of their own: messages are summed as they are."""
+    """The conversation of channels without a protocol of their own: messages are summed unchanged."""
 
 
 class Channel(Bounded, Protocol):
@@ -301,7 +301,7 @@ class Channel(Bounded, Protocol):
     @property
     @abstractmethod
     def messages_seen_by(self) -> Reader:
-        """Who sees single messages: the server, an enclave, or nobody, so that there is only their sum."""
+        """Who sees single messages: the server, an enclave, or nobody, so that only their sum is known."""
 
     @property
     def caveat(self) -> str:
@@ -315,7 +315,7 @@ class Channel(Bounded, Protocol):
 
     @property
     def tolerates(self) -> str:
-        """How many clients may collude or drop out, in words; empty if that does not apply."""
+        """The clients that may collude or drop out, in words; empty if that does not apply."""
         return ""
 
     @property
@@ -329,7 +329,7 @@ class Channel(Bounded, Protocol):
 
     @property
     def message_format(self) -> MessageFormat:
-        """How messages become bytes, before encryption."""
+        """The format of messages as bytes, before encryption."""
         return FrameFormat()
 
     @property
@@ -338,7 +338,7 @@ class Channel(Bounded, Protocol):
         return None
 
     def overhead(self, now: Round, tolerated: int = 0) -> Mapping[str, Traffic]:
-        """What a client sends and receives in addition to message and broadcast, by phase of the channel's protocol.
+        """A client's traffic in addition to message and broadcast, by phase of the channel's protocol.
 
         `tolerated`: the losses for which messages carry surplus noise, whose seeds clients share.
         """
@@ -365,7 +365,7 @@ class Aggregator(Bounded, Protocol):
 
     @property
     def models(self) -> int:
-        """How many models it produces; with more than one, the state's weights are (models, dim)."""
+        """The number of models that it produces; with more than one, the state's weights are (models, dim)."""
         return 1
 
     @property

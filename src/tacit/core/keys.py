@@ -93,7 +93,7 @@ class Stream:
         return torch.from_numpy(np.sort(chosen[:size]).astype(np.int64))
 
     def binomial(self, count: int, rate: float) -> int:
-        """How many of `count` independent trials succeed: the inverse of the distribution at 53 random bits."""
+        """The number of successes in `count` independent trials: the inverse distribution at 53 random bits."""
         from scipy.stats import binom  # takes long to import
 
         return int(binom.ppf(float(self.uniform(1)) + _ONE / 2, count, rate))
@@ -280,7 +280,7 @@ class Ratchet:
 
 
 class KeySource(Protocol):
-    """Where the keys of a simulation's rounds come from."""
+    """The source of the keys of a simulation's rounds."""
 
     def keys(self, index: int) -> RunKeys:
         """The keys of round `index`, the same at every call."""

@@ -281,7 +281,7 @@ class FunctionLoss(Loss):
         check_mean(repr(self), together, losses.detach())
 
     def _together(self, outputs: Tensor, y: Tensor) -> list[Tensor]:
-        """The loss of a batch, with targets in the shape of the outputs and as they are; empty: one per sample."""
+        """The loss of a batch, with targets in the shape of the outputs and unchanged; empty: one per sample."""
         first = self.function(outputs, _like(y, outputs))
         if first.dim() > 0:
             return []

@@ -222,7 +222,7 @@ def _as_declared(value: object, annotation: Any) -> object:
 
 
 def _enclosed(value: object) -> Form:
-    """What a function encloses; of a value that has no form, its class."""
+    """The form of an enclosed value; without one, that of its class."""
     try:
         return to_plain(value)
     except UserError:

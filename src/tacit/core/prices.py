@@ -1,4 +1,4 @@
-"""What a round costs its participants, and their budget, as plain values: only `tacit.privacy` computes ε from them.
+"""Privacy prices of a round, and budgets, as plain values: only `tacit.privacy` computes ε from them.
 
 A mechanism returns a price: a `Release` (a bounded sum with noise), `Leakage` (d-privacy), `Unproved` with the reason,
 or `Uncalibrated` while its noise multiplier is unknown. A sampler returns a `Sampling`, which amplifies a release.
@@ -20,10 +20,10 @@ TOLERANCE = 1 + 1e-9  # of a leakage limit: in floating point, six times 0.4 is 
 
 
 class Unit(StrEnum):
-    """Whose presence a guarantee protects.
+    """The unit whose presence a guarantee protects.
 
-    What is released about a client concerns each of its records and persons, too (`Release.within_client`); what is
-    released about records bounds nothing about their client.
+    A release about a client concerns each of its records and persons, too (`Release.within_client`); a release about
+    records bounds nothing about their client.
     """
 
     CLIENT = "client"
@@ -37,7 +37,7 @@ class Unit(StrEnum):
 
 
 class Adjacency(StrEnum):
-    """Which pairs of populations count as neighbours."""
+    """The relation by which two populations are neighbours."""
 
     ADD_OR_REMOVE = "add-or-remove"
     ZERO_OUT = "zero-out"
@@ -67,7 +67,7 @@ _MEANINGS = {
 
 @dataclass(frozen=True)
 class Sampling:
-    """How cohorts are drawn.
+    """The sampling of cohorts.
 
     Attributes:
         kind: everyone takes part, each client independently (`poisson`), or a cohort of fixed size.
@@ -276,7 +276,7 @@ class Release:
         return replace(self, sampling=sampling)
 
     def within_client(self) -> Self:
-        """What a sum over clients releases about one record, or person, of a client.
+        """The release about one record, or person, of a client by a sum over clients.
 
         Without it, the client still takes part, and sends another row within the same bound: the two sums are twice as
         far apart as with and without a client.
@@ -284,7 +284,7 @@ class Release:
         return replace(self, replaces_row=True)
 
     def at_clients(self, clients: int) -> Self:
-        """What it releases about a unit that occurs at this many clients of the sum, or within them.
+        """The release about a unit that occurs at this many clients of the sum, or within them.
 
         Without it, the sum moves that many times as far, in every round that draws at least one of these clients. Fewer
         of them cost no more, by joint convexity.
@@ -354,7 +354,7 @@ class Leakage:
 
 @dataclass(frozen=True)
 class Repeated:
-    """What a round releases about a unit: the same release, several times over.
+    """The releases of a round about a unit: the same one, several times over.
 
     Attributes:
         release: of one step of local training, whose sampling is that of a client's batches, or of a whole round.
@@ -394,12 +394,12 @@ class Unproved:
 
     @property
     def accounted(self) -> Repeated | None:
-        """What an accountant composes, as if the reason did not apply."""
+        """The nominal event that an accountant composes, as if the reason did not apply."""
         return None if self.nominal is None else self.nominal.accounted
 
     @property
     def leakage(self) -> Leakage | None:
-        """What is accounted for as d-privacy."""
+        """The nominal d-privacy, as if the reason did not apply."""
         return None if self.nominal is None else self.nominal.leakage
 
 

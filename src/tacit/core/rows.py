@@ -246,7 +246,7 @@ class Surplus:
         return replace(self, seeds={**self.seeds, **other.seeds})
 
     def of(self, clients: Iterable[int]) -> "Surplus":
-        """That of these clients alone."""
+        """The surplus of these clients alone."""
         return replace(self, seeds={client: self.seeds[client] for client in clients} if self.seeds else {})
 
     def opened(self, losses: int) -> "Surplus":

@@ -70,7 +70,7 @@ def prepare(method: Method, state: State, public: Wave | None, now: SimulatedRou
 
 
 def broadcast(method: Method, state: State, now: Round) -> Broadcast:
-    """What the server sends to clients at the start of a round."""
+    """The server's broadcast at the start of a round."""
     sent = method.codec.broadcast(state, now)
     return replace(sent, parts={**sent.parts, **method.mechanism.broadcast_parts(state)})
 
@@ -82,7 +82,7 @@ def pack_broadcast(method: Method, sent: Broadcast, now: Round, *, first: bool) 
 
 
 def download_size(channel: Channel, sent: Broadcast, now: Round, *, first: bool, tolerated: int = 0) -> int:
-    """How many bytes a client receives in a round.
+    """The number of bytes that a client receives in a round.
 
     Args:
         channel: of the method.
@@ -96,7 +96,7 @@ def download_size(channel: Channel, sent: Broadcast, now: Round, *, first: bool,
 
 
 def upload_sizes(channel: Channel, messages: Messages, now: Round) -> tuple[int, ...]:
-    """How many bytes the client of each message sends in a round."""
+    """The number of bytes that the client of each message sends in a round."""
     tolerated = 0 if messages.surplus is None else messages.surplus.tolerated
     overhead = sum(channel.overhead(now, tolerated).values(), Traffic())
     return tuple(size + overhead.up for size in channel.message_format.sizes(messages))

@@ -109,7 +109,7 @@ class SimulatedRound(ClientRound, ServerRound):
 
 @dataclass(frozen=True, eq=False)
 class Broadcast:
-    """What the server sends to every client at the start of a round.
+    """The server's message to every client at the start of a round.
 
     Attributes:
         parts: what is sent in every round.
@@ -147,7 +147,7 @@ class View:
 
 @dataclass(frozen=True, eq=False)
 class ClientMemory:
-    """What a client keeps from round to round, beside its data. It never reaches the server.
+    """A client's state from round to round, beside its data. It never reaches the server.
 
     Attributes:
         weights: the model's initial weights, which every client derives from the task; with k hypotheses, (k, dim).
@@ -199,7 +199,7 @@ class ClientMemory:
 
 @dataclass(frozen=True, eq=False)
 class Messages:
-    """What clients send, as a stack of rows.
+    """The clients' messages, as a stack of rows.
 
     Attributes:
         clients: the number of each row's client.
@@ -225,7 +225,7 @@ class Messages:
 
 
 class MessageFormat(Protocol):
-    """How messages become bytes."""
+    """The format of messages as bytes."""
 
     @property
     def bits(self) -> int | None:
@@ -427,7 +427,7 @@ class Traffic:
 
 @dataclass(frozen=True)
 class Turnout:
-    """How many clients were in the cohort of a round, and how many of them delivered a message."""
+    """The number of clients in the cohort of a round, and the number of those that delivered a message."""
 
     cohort: int
     delivered: int
@@ -440,7 +440,7 @@ class Turnout:
 
 @dataclass(frozen=True)
 class WaveReport:
-    """Which clients of a wave delivered, the L2 norms of their rows, and which clients were rejected."""
+    """The clients of a wave that delivered, the L2 norms of their rows, and the rejected clients."""
 
     delivered: tuple[int, ...]
     rejected: tuple[int, ...]

@@ -37,7 +37,7 @@ FOR_RECORDS = Unproved("the noise is scaled to what one record adds to an update
 
 @dataclass(frozen=True, eq=False)
 class Terms:
-    """What a method promises about privacy, whatever the population.
+    """The privacy terms of a method, for any population.
 
     Statements about records hold for persons where the data assign records to persons.
 
@@ -45,7 +45,7 @@ class Terms:
         mechanism: the piece that adds noise to messages, or to their sum.
         trainer: the piece that may add noise for records.
         own_parts: the parts of the method's pieces that its user wrote.
-        turnouts: those that determine the adjacency: as planned and, where the channel goes on, a great loss.
+        turnouts: those that determine the adjacency: as planned and, where the channel continues, a great loss.
         known: prices computed so far, at most `MAX_KNOWN`: pieces are frozen, so that prices do not change.
     """
 
@@ -92,7 +92,7 @@ class Terms:
 
     @property
     def leakage(self) -> Leakage | None:
-        """How its rounds are accounted as d-privacy; None: they are not."""
+        """The d-privacy of its rounds; None: they are not accounted as d-privacy."""
         return self.prices[Unit.CLIENT].leakage
 
     def max_participations(self, dim: int) -> int | None:
@@ -103,7 +103,7 @@ class Terms:
     def adjacency(self) -> Adjacency:
         """The adjacency of its guarantee, which is fixed before the first round; add-or-remove if nothing is proved.
 
-        Where the channel goes on, however many clients are lost, noise in shares may depend on that number, so the
+        Where the channel continues after any number of losses, noise in shares may depend on that number, so the
         guarantee is for zero-out even if nobody is lost in the end.
         """
         prices = (self.price(Unit.CLIENT, turnout=turnout) for turnout in self.turnouts)
@@ -144,7 +144,7 @@ class Terms:
     def price(
         self, unit: Unit, *, index: int = 0, samples: int = 1, turnout: Turnout | None = None
     ) -> UnitPrice | None:
-        """What a round costs a unit of a client that takes part, as far as all pieces are Tacit's own or declared.
+        """The price of a round for a unit of a participating client, if all pieces are Tacit's own or declared.
 
         Noise for records is the trainer's own, and everything after it post-processing; or it is that of a sum over the
         clients (`RecordClip`), where Poisson batches amplify it. Which clients take part may then be known, so that

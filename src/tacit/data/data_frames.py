@@ -111,7 +111,7 @@ def _is_arrow_array(column: object) -> bool:
 
 
 def missing_as_none(values: NDArray[Any]) -> NDArray[Any]:
-    """An array of objects in which every missing value is None; other arrays as they are."""
+    """An array of objects with None for every missing value; other arrays are unchanged."""
     if values.dtype.kind in "UT":
         values = values.astype(object)
     if values.dtype.kind != "O":

@@ -51,7 +51,7 @@ def batch_of_one(sample: Any, who: str) -> Any:
 
 
 def as_pair(batch: Any) -> Any:
-    """Several inputs and the targets as a pair; anything else as it is."""
+    """Several inputs and the targets as a pair; anything else is unchanged."""
     return (tuple(batch[:-1]), batch[-1]) if isinstance(batch, tuple | list) and len(batch) > 2 else batch
 
 

@@ -1,9 +1,9 @@
-"""How rows of a table become inputs and targets: a value with a file form, used by runs, plans and sites.
+"""The encoding of a table's rows as inputs and targets: a value with a file form, for runs, plans and sites.
 
 Numbers are scaled to [0, 1] between a minimum and a maximum, a missing one becomes 0, and an indicator column marks it;
 dates are numbers of days. Categories get a column for each value, and a missing category is a value like any other; a
 value that is not listed sets no column. These constants come from the clients' own rows (then no guarantee covers them,
-and every guarantee says so), from public rows, or from a file that declares them. That file, written by a person in
+and every guarantee states so), from public rows, or from a file that declares them. That file, written by a person in
 TOML, has the form of the `encoding.json` beside a model::
 
     [numbers]
@@ -192,7 +192,7 @@ class TargetColumn:
 
 @dataclass(frozen=True, kw_only=True)
 class Encoding:
-    """How rows of a table become inputs and targets.
+    """The encoding of a table's rows as inputs and targets.
 
     The order of columns is that of the inputs.
 

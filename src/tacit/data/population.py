@@ -72,7 +72,7 @@ class Population(Sequence[Samples]):
         return clients if isinstance(clients, Population) else read_clients(clients, None, None, None)[0]
 
     def label(self, client: int) -> str:
-        """What error messages call a client."""
+        """The name of a client in error messages."""
         return f"client {self.names[client]!r}" if self.names else f"client {client}"
 
     @classmethod
@@ -161,7 +161,7 @@ class Population(Sequence[Samples]):
 
     @property
     def client_units(self) -> ClientUnits:
-        """Records or persons of every client, as far as it is public."""
+        """The public numbers of every client's records or persons."""
         return ClientUnits(tuple(self.unit_sizes.tolist()), self.unit, self.clients_per_person)
 
     def samples_of(self, client: int, units: Tensor) -> tuple[Tensor, Tensor | None]:

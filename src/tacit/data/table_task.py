@@ -35,7 +35,7 @@ MAX_WEIGHTS = 1 << 26  # 256 MiB: the sizes come from a manifest or a plan, whic
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TableSettings:
-    """How a table becomes a task; `Task.from_table` describes the fields."""
+    """The settings of a task from a table; `Task.from_table` describes the fields."""
 
     target: str
     client: str | None = None
@@ -273,7 +273,7 @@ class TableModel:
 
     @property
     def weights(self) -> int:
-        """How many weights it has, without biases."""
+        """The number of weights, without biases."""
         if self.name == "logistic":
             return self.inputs * self.outputs
         return self.hidden * (self.inputs + self.outputs)
@@ -311,7 +311,7 @@ def sized_model(model: Any, inputs: int, outputs: int) -> nn.Module | Callable[[
 
 
 def _outputs_of(model: nn.Module | Callable[[], nn.Module], x: Tensor) -> int:
-    """How many outputs a model has for a sample; 0 if it does not accept it."""
+    """The number of a model's outputs for a sample; 0 if it does not accept it."""
 
     def width() -> int:
         module = model if isinstance(model, nn.Module) else model()

@@ -141,7 +141,7 @@ def read_table(source: Any, name: str = "the table") -> Table:
 
 
 def missing(column: NDArray[Any]) -> NDArray[np.bool_]:
-    """Which values of a column are missing."""
+    """A mask of the missing values of a column."""
     if column.dtype.kind == "f":
         return np.asarray(np.isnan(column))
     if column.dtype.kind == "M":

@@ -119,7 +119,7 @@ def make_task(name: str, **options: object) -> "Task":
 
     Raises:
         UserError: the name or an option is unknown or has the wrong type; the message suggests the nearest name.
-        DataError: data is missing; the message says how to get it.
+        DataError: data is missing; the message explains how to get it.
 
     Example:
         >>> task = make_task("digits", clients="50")

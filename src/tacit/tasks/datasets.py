@@ -64,7 +64,7 @@ class DataSet:
 
 
 def data_folders() -> list[Path]:
-    """Where files are looked up, in this order; downloads are stored in the first."""
+    """The folders in which files are looked up, in order; downloads are stored in the first."""
     configured, base = os.environ.get("TACIT_DATA"), os.environ.get("XDG_CACHE_HOME")
     cache = (Path(base) if base else Path.home() / ".cache") / "tacit"
     return [*([Path(configured).expanduser()] if configured else []), cache, DEBIAN]

@@ -1,7 +1,7 @@
 """Download the files of data sets.
 
-Downloads go to a temporary folder and are moved to their place only after they have been verified. A download comes
-over https only, and ends with an error as soon as it is longer than the file can be.
+Downloads go to a temporary folder and are moved to their place only after they have been verified. Downloads use
+https only, and fail as soon as they are longer than the file can be.
 """
 
 import contextlib

@@ -27,7 +27,7 @@ IDX_TYPES: dict[int, np.dtype[Any]] = {0x08: np.dtype("u1"), 0x0C: np.dtype(">i4
 
 
 def packing_of(path: str) -> str:
-    """How a file is compressed, by its name: one of `PACKINGS`, or `.raw`."""
+    """The compression of a file, by its name: one of `PACKINGS`, or `.raw`."""
     return next((packing for packing in PACKINGS if path.endswith(packing)), ".raw")
 
 

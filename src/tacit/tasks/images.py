@@ -282,7 +282,7 @@ def _scale_pixels(images: NDArray[Any]) -> Tensor:
 
 
 def _public_digits(count: int, key: Key) -> Samples | None:
-    """This many MNIST images, if MNIST is present."""
+    """Random MNIST images, if MNIST is present."""
     expect(count >= 0, f"public={count} >= 0")
     if count == 0 or any(locate(file) is None for file in MNIST.files[:2]):
         return None

@@ -72,7 +72,7 @@ class PatientTable:
 
 @dataclass(frozen=True)
 class ClientSplit:
-    """How the training rows are split among clients.
+    """The split of the training rows among clients.
 
     Args:
         clients: number of virtual hospitals of equal size; None for the natural ones.
@@ -318,7 +318,7 @@ def _train_test_rows(patients: PatientTable) -> tuple[NDArray[np.int64], NDArray
 
 
 def _public_and_owned(count: int, split: ClientSplit, key: Key) -> tuple[Tensor, Tensor]:
-    """Which training rows are public, and which belong to clients."""
+    """The public training rows, and those that belong to clients."""
     expect(0 <= split.public < count, f"0 <= public={split.public} < {count}")
     order = torch.randperm(count, generator=key.public_generator())
     return order[: split.public], order[split.public :].sort().values

@@ -74,7 +74,7 @@ class Chain:
         return self.hashes[-1] if self.hashes else GENESIS
 
     def seal(self, entry: Mapping[str, object]) -> Link:
-        """The next line of a file; the chain stays as it is."""
+        """The next line of a file; the chain is unchanged."""
         if not entry or "hash" in entry:
             raise WireError("Expected an entry with content, and none of it under the name hash.")
         text = json.dumps(entry, ensure_ascii=False, allow_nan=False)

@@ -13,7 +13,7 @@ anything is allocated: parsing needs a few times the memory of the row.
     dense     format u8 | values f32                                 (`Compact`, where that is shorter)
 
 A float32 has a sign, 8 bits of exponent and 23 bits of fraction. Sign and fraction of a trained weight look random and
-are written as they are. Pruned models have weights within a few powers of two, so that their exponents compress well:
+are written unchanged. Pruned models have weights within a few powers of two, so that their exponents compress well:
 they are ranked by frequency, and the ranks are written as the gaps of a set of coordinates (`tacit.wire.indices`), in
 Golomb–Rice code like the support.
 """
