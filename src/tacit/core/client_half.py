@@ -9,8 +9,8 @@
 A simulation calls `read_broadcast` once and `make_messages` for every wave, on tensors in memory; a site calls
 `ClientHalf.messages`, on what it read from bytes. Neither sees the server's state.
 
-A client trusts no server to make its row what the method says: a broadcast that would make it anything else is refused
-by `read_broadcast`, before anything is computed. A site calls it before it charges its ledger.
+A client does not rely on the server to follow the method: `read_broadcast` refuses a broadcast that deviates from it,
+before anything is computed. A site calls it before it charges its ledger.
 """
 
 from dataclasses import dataclass
@@ -29,14 +29,14 @@ from tacit.wire.frames import Part, Parts
 
 
 def read_broadcast(method: Method, parts: Parts, memory: ClientMemory, now: Round) -> tuple[View, ClientMemory]:
-    """What a client makes of a broadcast, and what it keeps of it, without any data.
+    """A client's view of a broadcast and its memory afterwards; uses no data.
 
-    Raises `WireError` for a broadcast that is not one of this method in this round: with parts that are missing, that
-    no piece reads, or that do not fit what the client knows, or with numbers that are not finite.
+    Raises `WireError` unless the broadcast is one of this method in this round: no part is missing, unread by all
+    pieces or inconsistent with what the client knows, and all numbers are finite.
     """
-    known = {*read_parts(method.codec), *read_parts(method.mechanism)}
-    if found := parts.keys() - known:
-        names = ", ".join(sorted(part.name for part in found))
+    expected = {*read_parts(method.codec), *read_parts(method.mechanism)}
+    if unexpected := parts.keys() - expected:
+        names = ", ".join(sorted(part.name for part in unexpected))
         raise WireError(f"Expected a broadcast of {method.name}, got one with {names}, which no piece of it reads.")
     view, memory = read_model(method, parts, memory, now)
     method.mechanism.check_broadcast(view)
@@ -44,7 +44,7 @@ def read_broadcast(method: Method, parts: Parts, memory: ClientMemory, now: Roun
 
 
 def read_model(method: Method, parts: Parts, memory: ClientMemory, now: Round) -> tuple[View, ClientMemory]:
-    """What a client makes of the codec's parts of a broadcast, and what it keeps of them."""
+    """A client's view of the codec's parts of a broadcast, and its memory afterwards."""
     if Part.WEIGHTS in parts:
         weights = decoded_part(parts[Part.WEIGHTS], method.channel.down, memory.weights.numel())
         parts = {**parts, Part.WEIGHTS: weights}
@@ -55,7 +55,7 @@ def read_model(method: Method, parts: Parts, memory: ClientMemory, now: Round) -
 
 
 def make_messages(method: Method, view: View, data: Wave, now: ClientRound) -> Messages:
-    """What these clients send, given what they read and their own data."""
+    """The messages of these clients, from their view and their own data."""
     rows = method.codec.encode(method.trainer.train(view, data, now), view, now)
     samples = data.samples if method.weighted else None
     messages = method.mechanism.at_client(Messages(data.clients, rows, samples), view, data, now)
@@ -63,9 +63,9 @@ def make_messages(method: Method, view: View, data: Wave, now: ClientRound) -> M
 
 
 def empty_messages(method: Method, view: View, shapes: Shapes, now: Round) -> Messages:
-    """The form of the messages for this view, without any: length, number type and grid follow from the broadcast.
+    """A stack of no messages in the form of this view: the broadcast determines length, number type and grid.
 
-    No client's data and no key are used. Raises `WireError` if the mechanism misses something in the broadcast.
+    Uses no client's data and no key. Raises `WireError` if the broadcast lacks a part that the mechanism needs.
     """
     data = EmptyWave(shapes)
     rows = method.codec.encode(DenseRows(view.weights.new_zeros(0, view.weights.shape[-1])), view, now)
@@ -75,12 +75,12 @@ def empty_messages(method: Method, view: View, shapes: Shapes, now: Round) -> Me
     return method.channel.send(messages, at_client)
 
 
-_NO_KEYS = ClientKeys(Key(bytes(32)))  # where no client draws
+_NO_KEYS = ClientKeys(Key(bytes(32)))  # for rounds in which no client draws
 
 
 @dataclass(frozen=True)
 class ClientHalf:
-    """One client of a run: all it knows before its first round.
+    """One client of a run: what it knows before its first round.
 
     Attributes:
         method: what is trained, and how.

@@ -1,4 +1,4 @@
-"""Which code runs: a digest of Tacit's own source files."""
+"""A digest of Tacit's own source files, which identifies the code that runs."""
 
 import hashlib
 from functools import cache

@@ -1,4 +1,4 @@
-"""Which pieces fit together: each rule names both pieces and what to use instead."""
+"""The rules of composition: each names two pieces that do not fit, and what to use instead."""
 
 from abc import ABCMeta
 from collections.abc import Iterator
@@ -42,7 +42,7 @@ def check_pieces(method: "Method") -> None:
 
 
 def lacking(piece: object, interface: ABCMeta) -> list[str]:
-    """What a piece must answer and does not; if it answers all of that, the first of what a subclass would inherit."""
+    """The abstract members that a piece lacks; if it has them all, the first that a subclass would inherit."""
     required = [name for name in sorted(interface.__abstractmethods__) if not hasattr(piece, name)]
     members = (name for kind in interface.__mro__ for name in vars(kind) if not name.startswith("_"))
     return required or [name for name in members if not hasattr(piece, name)][:1]
@@ -142,7 +142,7 @@ def _of_hypotheses(m: "Method") -> Iterator[str]:
 
 
 def _of_records_by_trainer(m: "Method") -> Iterator[str]:
-    """Noise of the trainer's own protects records if all that is sent is computed from what has this noise."""
+    """The trainer's own noise protects records if messages are computed only from its noisy results."""
     price = m.trainer.record_price(1)
     if price is None:
         return
@@ -169,7 +169,7 @@ def _of_records_by_trainer(m: "Method") -> Iterator[str]:
 def _of_records_by_mechanism(m: "Method") -> Iterator[str]:
     """Noise for records needs rows that are sums over records, each within the bound, and nothing that enlarges it.
 
-    Such a row may be changed only by what is declared to keep the bound, and none is left out.
+    Only pieces that are declared to keep the bound may change such a row, and none is left out.
     """
     bound, rows, mechanism = m.terms.record_bound, m.terms.record_sum, _name(m.mechanism)
     if bound is None:

@@ -1,8 +1,8 @@
 """Factories without importing their modules: name, summary and parameters.
 
-The command line lists methods and tasks, and checks names, before PyTorch is imported. For tasks, and for files and
-packages of others, the syntax tree of a module is enough for that; Tacit's methods are in a catalogue, which
-`Definition.of` is written to. A factory is a plain function.
+The command line lists methods and tasks, and checks names, before PyTorch is imported. For tasks, and for
+files and packages of others, the syntax tree of a module suffices; Tacit's methods are in a catalogue of definitions
+(`Definition.of`). A factory is a plain function.
 """
 
 import ast
@@ -21,7 +21,7 @@ from typing import Any, Self
 from tacit.core.schema import choose
 from tacit.errors import UserError
 
-FILE_MODULE = "tacit_file_"  # how names of modules of users' files begin, and no package's do
+FILE_MODULE = "tacit_file_"  # prefix of the modules of users' files, and of no package
 
 
 @dataclass(frozen=True)
@@ -33,10 +33,10 @@ class Definition:
         name: the factory's name in it.
         summary: the first line of its docstring.
         parameters: the source text of each parameter's default, by name; empty where there is none.
-        meanings: what the section *Args* of its docstring says about parameters, by name.
+        meanings: the description of each parameter in the section *Args* of its docstring, by name.
         returns: the source text of its return annotation; empty if there is none.
         short_names: the short name of each field of its records that has one, as its module lists them.
-        default_task: the task that a method runs on by default, and that task's arguments; empty: the usual one.
+        default_task: a method's default task and that task's arguments; empty: the usual one.
     """
 
     module: str
@@ -52,8 +52,8 @@ class Definition:
     def of(cls, factory: Callable[..., object], short_names: Mapping[str, str], default_task: Sequence[Any]) -> Self:
         """The definition of an imported factory; defaults are as Python prints them."""
         summary, _, _ = (inspect.getdoc(factory) or "").partition("\n")
-        known = inspect.signature(factory).parameters.values()
-        defaults = {each.name: "" if each.default is each.empty else repr(each.default) for each in known}
+        parameters = inspect.signature(factory).parameters.values()
+        defaults = {each.name: "" if each.default is each.empty else repr(each.default) for each in parameters}
         names = factory.__module__, factory.__name__
         return cls(*names, summary, defaults, short_names=short_names, default_task=default_task)
 
@@ -64,12 +64,12 @@ class Definition:
 
 @dataclass(frozen=True)
 class FileReference:
-    """A function in a Python file of the user's, as `FILE.py:FUNCTION` names it.
+    """A function in a user's Python file, named by `FILE.py:FUNCTION`.
 
     Attributes:
         file: the file.
         function: the function's name.
-        role: what the function makes, a task or a method, for error messages.
+        role: what the function returns, a task or a method, for error messages.
     """
 
     file: Path
@@ -93,7 +93,7 @@ class FileReference:
             raise UserError(f"Expected Python in {self.file}, but it cannot be read: {error}.") from error
 
     def load(self) -> Any:
-        """The function. The file is executed to find it."""
+        """Execute the file and return its function."""
         self._check_exists()
         try:
             module = run_file(self.file)
@@ -125,7 +125,7 @@ def file_reference(name: str, role: str) -> FileReference | None:
 
 
 def run_file(path: Path) -> ModuleType:
-    """The module of a Python file, which is executed."""
+    """Execute a Python file and return its module."""
     name = f"{FILE_MODULE}{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None, "the file is there, and ends in .py"
@@ -163,7 +163,7 @@ def _definition(node: ast.FunctionDef, module: str, short_names: Mapping[str, st
 def _meanings(docstring: str) -> dict[str, str]:
     """The entries of the section *Args*, each as one line."""
     _, _, section = docstring.partition("\nArgs:\n")
-    found: dict[str, str] = {}
+    meanings: dict[str, str] = {}
     name = ""
     for line in section.splitlines():
         start = re.match(r"    (\w+): (.*)", line)
@@ -171,8 +171,8 @@ def _meanings(docstring: str) -> dict[str, str]:
             break
         if start:
             name = start[1]
-        found[name] = f"{found.get(name, '')} {start[2] if start else line.strip()}".strip()
-    return found
+        meanings[name] = f"{meanings.get(name, '')} {start[2] if start else line.strip()}".strip()
+    return meanings
 
 
 def _parameters(args: ast.arguments) -> dict[str, str]:
@@ -186,7 +186,7 @@ def _parameters(args: ast.arguments) -> dict[str, str]:
 
 
 def need(packages: Sequence[str], extra: str, label: str) -> None:
-    """Raise `UserError` with the line that installs what is missing, unless all of these packages are installed."""
+    """Raise `UserError`, with the command that installs them, if packages are missing."""
     missing = [name for name in packages if importlib.util.find_spec(name) is None]
     if missing:
         raise UserError(

@@ -81,7 +81,7 @@ def write(path: Path, content: bytes, *, parents: bool = False, private: bool = 
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Keep other processes out of this block for the same folder: what is read inside can be changed and written.
+    """Lock a folder: other processes cannot enter this block for it, so that files can be read, changed and written.
 
     A file system that locks no folders, such as some network ones, does not keep them out, and neither does Windows.
 
@@ -147,9 +147,9 @@ def flush(file: IO[bytes]) -> None:
 class ChainedFile:
     """A private file to which entries are only ever appended, as the lines of a `Chain`.
 
-    Opening it verifies the chain. Several processes may append: each reads first what others have written. A last line
-    without an end is one that a crash cut off, so that `append` never returned for it: it is left out, and the next
-    entry replaces it.
+    Opening it verifies the chain. Several processes may append: each first reads the entries of others. A last line
+    without an end was cut off by a crash, and `append` never returned for it: it is left out, and the next entry
+    replaces it.
 
     Attributes:
         path: the file.

@@ -1,12 +1,11 @@
 """The interfaces of the seven pieces of a method, as Protocols with defaults.
 
-Pieces are frozen records. What they carry from round to round lives in `State.memory` at the server and in
-`ClientMemory` at a client, and all randomness comes from the keys in `now`: a `ServerRound` has the server's, a
-`ClientRound` the clients'.
+Pieces are frozen records. Their state from round to round is in `State.memory` at the server and in `ClientMemory` at a
+client. All randomness comes from the keys in `now`: a `ServerRound` has the server's, a `ClientRound` the clients'.
 
-A piece of your own is a subclass of its Protocol. It must answer what is abstract here, and gets a default for the
-rest. What is not declared is treated as the worst case: a mechanism is then taken to need all messages together, a
-channel to show the server every one, and a piece to be bounded for clients alone.
+A piece of your own is a subclass of its Protocol. It defines the abstract members and inherits defaults for the rest.
+What it does not declare is assumed to be the worst case: a mechanism needs all messages together, a channel shows the
+server every message, and a piece is bounded for clients alone.
 """
 
 from abc import abstractmethod
@@ -43,7 +42,7 @@ if TYPE_CHECKING:
     from tacit.core.method import Method
 
 Payload = Literal["updates", "weights"]
-Visibility = Literal["all messages", "messages", "anything", "only the sum"]  # what a mechanism needs to be summed
+Visibility = Literal["all messages", "messages", "anything", "only the sum"]  # what the summing party must see
 Summation = Literal["sum", "weighted sum", "messages"]
 Reader = Literal["server", "enclave", "nobody"]
 Coordinates = Literal["model", "mask", "other"]
@@ -74,7 +73,7 @@ class Sampler(Protocol):
 
     @abstractmethod
     def sampling(self, population: int, index: int) -> Sampling:
-        """How that cohort is drawn, which amplifies privacy for an adversary who does not know it.
+        """The sampling of that cohort, which amplifies privacy for an adversary who does not know it.
 
         Raises `UserError` if the population is too small for it.
         """
@@ -103,7 +102,7 @@ class Trainer(Protocol):
         return False
 
     def kept(self, shapes: Shapes) -> tuple[int | None, ...]:
-        """How many weights of each parameter a client sends, None where it sends all; empty: all of all parameters."""
+        """The number of weights that a client sends of each parameter; None: all; empty: all of all parameters."""
         return ()
 
     def variants(self, state: State) -> Mapping[str, Tensor]:
@@ -111,7 +110,7 @@ class Trainer(Protocol):
         return {}
 
     def record_price(self, samples: int) -> RecordPrice | None:
-        """What a round releases about one record of a client with `samples`, noise of the trainer's own included.
+        """The price of a round for one record of a client with `samples`, with the trainer's own noise.
 
         None: the trainer adds no noise, and protects no record by itself.
         """
@@ -119,12 +118,12 @@ class Trainer(Protocol):
 
     @property
     def record_sum(self) -> RecordSum | None:
-        """How far one record can change a row, where a row is a sum over a Poisson batch; None: it is none."""
+        """How far one record can change a row, where a row is a sum over a Poisson batch; None: it is not one."""
         return None
 
     @property
     def draws_persons(self) -> bool:
-        """Whether batches draw persons, with all their records, where the task says whose records are whose."""
+        """Whether batches draw persons, with all their records, where the task assigns records to persons."""
         return False
 
     def with_noise_multiplier(self, noise: float) -> Self:
@@ -145,7 +144,7 @@ class Codec(Bounded, Protocol):
 
     @property
     def coordinates(self) -> Coordinates:
-        """What a row's numbers belong to: all weights of the model, those under a mask, or something else."""
+        """The coordinates of a row: all weights of the model, those under a mask, or something else."""
         return "other"
 
     @property
@@ -163,18 +162,18 @@ class Codec(Bounded, Protocol):
         return state
 
     def tune(self, state: State, public: Wave, noise: AggregateNoise, now: Round) -> State:
-        """The state before the first round, with how aggregates of this noise are decoded, learnt from public data.
+        """The state before the first round, with a decoder for aggregates of this noise, fitted to public data.
 
-        It is called after `prepare`, where there are public data and the mechanism declares its noise.
+        It is called after `prepare` if there are public data and the mechanism declares its noise.
         """
         return state
 
     def broadcast(self, state: State, now: Round) -> Broadcast:
-        """What the server sends at the start of a round: the whole model, unless a codec sends less."""
+        """The server's broadcast at the start of a round: the whole model, unless a codec sends less."""
         return Broadcast({Part.WEIGHTS: state.weights})
 
     def read(self, parts: Parts, memory: ClientMemory, now: Round) -> tuple[View, ClientMemory]:
-        """What a client makes of the broadcast, and what it keeps; raises `WireError` for parts that do not fit."""
+        """A client's view of the broadcast and its memory afterwards; raises `WireError` for parts that do not fit."""
         return View(memory.received_weights(parts), parts), memory
 
 
@@ -186,7 +185,7 @@ class Mechanism(Bounded, Protocol):
 
     @abstractmethod
     def price(self, index: int, turnout: Turnout | None = None) -> Price:
-        """What round `index` costs its participants, before amplification by sampling.
+        """The price of round `index` for its participants, before amplification by sampling.
 
         Without a turnout, the price promised before the round; with one, the price of what took place.
         """
@@ -205,7 +204,7 @@ class Mechanism(Bounded, Protocol):
 
     @property
     def requires(self) -> Visibility:
-        """What the party that sums must see: all messages of a round together, every message, or nothing in particular.
+        """What the summing party must see: all messages of a round together, every message, or nothing in particular.
 
         `only the sum`: clients add noise in shares, so that only their sum is private and nobody may see a message.
         """
@@ -250,18 +249,18 @@ class Mechanism(Bounded, Protocol):
         return state
 
     def broadcast_parts(self, state: State) -> Parts:
-        """What clients need for their side, in addition to the codec's broadcast."""
+        """The parts that clients need for their side, in addition to the codec's broadcast."""
         return {}
 
     def check_broadcast(self, view: View) -> None:
-        """Raise `WireError` unless what the mechanism reads of a broadcast is what the method says.
+        """Raise `WireError` unless the parts that the mechanism reads agree with the method.
 
-        A client calls this before anything is computed or charged.
+        A client calls this before it computes or charges anything.
         """
         return
 
     def update_state(self, state: State, total: Sum, now: ServerRound) -> State:
-        """The state with what this mechanism derives from the round's sum, before noise, for the next round."""
+        """The state for the next round, updated from the round's sum before noise."""
         return state
 
     def aggregate_noise(self, state: State, expected_cohort: float) -> AggregateNoise | None:
@@ -277,14 +276,14 @@ AddNoise = Callable[[Sum], Sum]
 
 
 class Conversation(Protocol):
-    """A channel during a run: all that changes from round to round is here, and the channel stays a frozen record."""
+    """A channel during a run: it holds what changes from round to round; the channel itself is a frozen record."""
 
     def aggregate(self, messages: Messages, state: State, now: Round, add: SumMessages) -> Sum:
         """The sum of the messages; `add` clips and sums those that a party sees in the clear."""
         return add(messages)
 
     def release(self, total: Sum, now: Round, add_noise: AddNoise) -> Sum:
-        """What the server receives of the round's sum; `add_noise` is the mechanism's `after_sum`."""
+        """The round's sum as the server receives it; `add_noise` is the mechanism's `after_sum`."""
         return add_noise(total)
 
     def timings(self) -> Mapping[str, float]:
@@ -293,7 +292,7 @@ class Conversation(Protocol):
 
 
 class DirectConversation(Conversation):
-    """The conversation of channels without a protocol of their own: messages are summed as they are."""
+    """The conversation of channels without a protocol of their own: messages are summed unchanged."""
 
 
 class Channel(Bounded, Protocol):
@@ -302,7 +301,7 @@ class Channel(Bounded, Protocol):
     @property
     @abstractmethod
     def messages_seen_by(self) -> Reader:
-        """Who sees single messages: the server, an enclave, or nobody, so that there is only their sum."""
+        """Who sees single messages: the server, an enclave, or nobody, so that only their sum is known."""
 
     @property
     def caveat(self) -> str:
@@ -316,7 +315,7 @@ class Channel(Bounded, Protocol):
 
     @property
     def tolerates(self) -> str:
-        """How many clients may collude or drop out, in words; empty if that does not apply."""
+        """The clients that may collude or drop out, in words; empty if that does not apply."""
         return ""
 
     @property
@@ -330,7 +329,7 @@ class Channel(Bounded, Protocol):
 
     @property
     def message_format(self) -> MessageFormat:
-        """How messages become bytes, before encryption."""
+        """The format of messages as bytes, before encryption."""
         return FrameFormat()
 
     @property
@@ -339,7 +338,7 @@ class Channel(Bounded, Protocol):
         return None
 
     def overhead(self, now: Round, tolerated: int = 0) -> Mapping[str, Traffic]:
-        """What a client sends and receives in addition to message and broadcast, by phase of the channel's protocol.
+        """A client's traffic in addition to message and broadcast, by phase of the channel's protocol.
 
         `tolerated`: the losses for which messages carry surplus noise, whose seeds clients share.
         """
@@ -351,8 +350,8 @@ class Channel(Bounded, Protocol):
         Args:
             method: whose channel this is.
             population: how many clients there are.
-            seed: of the run, from which simulated parties derive their keys; None: single rounds outside a run, for
-                which no party is started and the same result is computed without it.
+            seed: of the run, from which simulated parties derive their keys; None: for single rounds outside a run, for
+                which no party is started and the same result is computed without one.
         """
         return nullcontext(DirectConversation())
 
@@ -366,7 +365,7 @@ class Aggregator(Bounded, Protocol):
 
     @property
     def models(self) -> int:
-        """How many models it produces; with more than one, the state's weights are (models, dim)."""
+        """The number of models that it produces; with more than one, the state's weights are (models, dim)."""
         return 1
 
     @property

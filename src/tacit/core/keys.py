@@ -1,4 +1,4 @@
-"""Named keys of randomness, and the secret numbers that they give.
+"""Named keys of randomness, and the secret numbers drawn from them.
 
 Every random choice has a name: `key.child("client", 17).child("round", 3)`. Equal names under equal roots give equal
 numbers, independent of the order and the process in which they are drawn.
@@ -6,9 +6,9 @@ numbers, independent of the order and the process in which they are drawn.
 Keys belong to parties (`RunKeys`): what is shared may be public (masks, sensing); the server has its own (cohorts,
 noise on sums), and every client its own (batches, noise shares, rounding).
 
-Whoever predicts noise can subtract it, so that generators with a small or recoverable state (PyTorch's keeps 32 bits of
-its seed, the Mersenne Twister shows its state in its output) must not draw it. Everything secret is drawn from a
-`Stream`: AES-256 in counter mode, keyed with all 256 bits of a key.
+Whoever predicts noise can subtract it. Generators with a small or recoverable state must therefore not draw it:
+PyTorch's keeps 32 bits of its seed, and the Mersenne Twister's output reveals its state. Everything secret is drawn
+from a `Stream`: AES-256 in counter mode, keyed with all 256 bits of a key.
 """
 
 import hashlib
@@ -87,13 +87,13 @@ class Stream:
         fair, chosen = np.uint64((1 << 64) // count * count - 1), np.empty(0, np.uint64)
         while len(chosen) < size:
             words = self._words(size - len(chosen) + 16)
-            drawn = np.concatenate([chosen, words[words <= fair] % np.uint64(count)])
-            _, first = np.unique(drawn, return_index=True)
-            chosen = drawn[np.sort(first)]  # repetitions are drawn again, and the order of the others stays
+            candidates = np.concatenate([chosen, words[words <= fair] % np.uint64(count)])
+            _, first = np.unique(candidates, return_index=True)
+            chosen = candidates[np.sort(first)]  # repetitions are drawn again, and the order of the others stays
         return torch.from_numpy(np.sort(chosen[:size]).astype(np.int64))
 
     def binomial(self, count: int, rate: float) -> int:
-        """How many of `count` independent trials succeed: the inverse of the distribution at 53 random bits."""
+        """The number of successes in `count` independent trials: the inverse distribution at 53 random bits."""
         from scipy.stats import binom  # takes long to import
 
         return int(binom.ppf(float(self.uniform(1)) + _ONE / 2, count, rate))
@@ -157,7 +157,7 @@ class Key:
 
     @property
     def digest(self) -> str:
-        """A name of the key that may be public: it reveals nothing of what the key draws."""
+        """A public name of the key, which reveals nothing about its numbers."""
         return hashlib.blake2b(b"digest of a key", key=self.value, digest_size=16).hexdigest()
 
     def __repr__(self) -> str:
@@ -193,7 +193,7 @@ class ClientKeys:
         return replace(self, path=(*self.path, (name, index)))
 
     def site(self, client: int) -> "ClientKeys":
-        """What the site of one client has of these keys."""
+        """The part of these keys that the site of one client has."""
         return replace(self, root=self._root_of(client), single=True)
 
     def of(self, client: int) -> Key:
@@ -280,7 +280,7 @@ class Ratchet:
 
 
 class KeySource(Protocol):
-    """Where the keys of a simulation's rounds come from."""
+    """The source of the keys of a simulation's rounds."""
 
     def keys(self, index: int) -> RunKeys:
         """The keys of round `index`, the same at every call."""

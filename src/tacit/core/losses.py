@@ -111,13 +111,13 @@ class SequenceCrossEntropy(Loss):
         object.__setattr__(self, "weight", _class_weights(self.weight))
 
     def per_sample(self, outputs: Tensor, y: Tensor) -> Tensor:
-        known = y != self.ignore
-        labels = torch.where(known, y, 0)
+        valid = y != self.ignore
+        labels = torch.where(valid, y, 0)
         log_p = torch.log_softmax(self._classes_last(outputs, y), -1)
-        loss = -log_p.gather(-1, labels[..., None])[..., 0] * known
+        loss = -log_p.gather(-1, labels[..., None])[..., 0] * valid
         if self.weight is not None:
             loss = loss * outputs.new_tensor(self.weight)[labels]
-        return loss.flatten(1).sum(1) / known.flatten(1).sum(1).clamp(min=1)
+        return loss.flatten(1).sum(1) / valid.flatten(1).sum(1).clamp(min=1)
 
     def validate(self, y: Tensor, outputs: Tensor) -> None:
         if y.dtype != torch.int64 or y.dim() < 2:
@@ -130,12 +130,12 @@ class SequenceCrossEntropy(Loss):
                 f"Expected logits of shape (samples, {', '.join(map(str, y.shape[1:]))}, classes) for labels of shape "
                 f"{tuple(y.shape)}, got {tuple(outputs.shape)}. {position_advice(y, outputs)}"
             )
-        known = y[y != self.ignore]
-        check_classes(known, outputs.shape[-1 if last else 1], self.weight)
+        labels = y[y != self.ignore]
+        check_classes(labels, outputs.shape[-1 if last else 1], self.weight)
 
     def metrics(self, outputs: Tensor, y: Tensor) -> dict[str, float]:
-        known = y != self.ignore
-        correct = (self._classes_last(outputs, y).argmax(-1) == y)[known]
+        valid = y != self.ignore
+        correct = (self._classes_last(outputs, y).argmax(-1) == y)[valid]
         return {"accuracy": _mean_or_nan(correct), "loss": float(self.per_sample(outputs, y).double().mean())}
 
     def _classes_last(self, outputs: Tensor, y: Tensor) -> Tensor:
@@ -254,7 +254,7 @@ class FunctionLoss(Loss):
         with torch.enable_grad():
             outputs = outputs.detach().requires_grad_()
             try:
-                found = self.per_sample(outputs, y[pair])
+                losses = self.per_sample(outputs, y[pair])
                 alone = torch.stack(
                     [self.per_sample(outputs[i : i + 1], y[pair][i : i + 1])[0] for i in range(len(pair))]
                 )
@@ -263,25 +263,25 @@ class FunctionLoss(Loss):
                 reason = "".join(str(error).strip().splitlines()[:1])
                 advice = function_advice(y, outputs)
                 raise DataError(f"{self!r} does not accept {shapes} per sample: {reason}. {advice}") from error
-        if found.shape != (len(outputs),) or not found.is_floating_point():
+        if losses.shape != (len(outputs),) or not losses.is_floating_point():
             raise DataError(
-                f"Expected {self!r} to return one float per sample, or their mean, got {found.dtype} of shape "
-                f"{tuple(found.shape)} for {len(outputs)} samples with {shapes}."
+                f"Expected {self!r} to return one float per sample, or their mean, got {losses.dtype} of shape "
+                f"{tuple(losses.shape)} for {len(outputs)} samples with {shapes}."
             )
-        if not found.requires_grad:
+        if not losses.requires_grad:
             raise DataError(
                 f"Expected {self!r} to be differentiable, but it has no gradient, so nothing would be learned. Compute "
                 "it from the outputs, without detach(), argmax or comparisons."
             )
-        if not torch.allclose(found, alone, rtol=1e-3, atol=1e-5):
+        if not torch.allclose(losses, alone, rtol=1e-3, atol=1e-5):
             raise DataError(
                 f"Expected {self!r} to return the loss of each sample by itself, but two samples together have others. "
                 f"Targets have the shape of the outputs, {tuple(outputs.shape)}: compare them as they are."
             )
-        check_mean(repr(self), together, found.detach())
+        check_mean(repr(self), together, losses.detach())
 
     def _together(self, outputs: Tensor, y: Tensor) -> list[Tensor]:
-        """The loss of a batch, with targets in the shape of the outputs and as they are; empty: one per sample."""
+        """The loss of a batch, with targets in the shape of the outputs and unchanged; empty: one per sample."""
         first = self.function(outputs, _like(y, outputs))
         if first.dim() > 0:
             return []
@@ -293,8 +293,8 @@ class FunctionLoss(Loss):
     def metrics(self, outputs: Tensor, y: Tensor) -> dict[str, float]:
         loss = float(self.per_sample(outputs, y).double().mean())
         if y.dtype == torch.int64 and outputs.dim() == 2 and outputs.shape[1] > 1 and y.dim() == 1:
-            known = y >= 0  # negative ones are ignored, as by ignore_index
-            return {"accuracy": _mean_or_nan((outputs.argmax(-1) == y)[known]), "loss": loss}
+            valid = y >= 0  # negative ones are ignored, as by ignore_index
+            return {"accuracy": _mean_or_nan((outputs.argmax(-1) == y)[valid]), "loss": loss}
         return {"loss": loss}
 
 
@@ -323,14 +323,14 @@ def as_loss(loss: object) -> Loss:
         return cast(Loss, loss)
     if callable(loss):
         return FunctionLoss(unreduced(loss))
-    known = "tacit.CrossEntropy(), tacit.MeanSquared(), tacit.BinaryCrossEntropy()"
+    examples = "tacit.CrossEntropy(), tacit.MeanSquared(), tacit.BinaryCrossEntropy()"
     raise UserError(
-        f"Expected a loss such as {known}, a torch.nn loss or a function of outputs and targets, got {loss!r}."
+        f"Expected a loss such as {examples}, a torch.nn loss or a function of outputs and targets, got {loss!r}."
     )
 
 
 def unreduced(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """The same loss without the mean over the samples, where it can be told so."""
+    """The same loss without the mean over the samples, where it has an argument `reduction`."""
     if isinstance(function, torch.nn.Module):
         plain = copy.deepcopy(function)
         if hasattr(plain, "reduction"):
@@ -395,9 +395,9 @@ def _class_weights(weight: Iterable[float] | None) -> tuple[float, ...] | None:
     """One positive number per class, from any sequence or tensor."""
     if weight is None:
         return None
-    found = tuple(float(value) for value in weight)
-    expect(bool(found) and all(value >= 0 for value in found), f"one weight >= 0 per class, got {found}")
-    return found
+    weights = tuple(float(value) for value in weight)
+    expect(bool(weights) and all(value >= 0 for value in weights), f"one weight >= 0 per class, got {weights}")
+    return weights
 
 
 def _mean_or_nan(values: Tensor) -> float:

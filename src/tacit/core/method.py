@@ -1,8 +1,8 @@
 """A method is a record of seven named pieces.
 
-A round is not a chain of hooks: many rows become one vector, and the order of clipping, adding noise and summing
-decides about privacy. The order is therefore fixed, in `tacit.core.client_half` and `server_half`, and a
-method only names the piece in each slot. An ablation is `dataclasses.replace`.
+A round is not a chain of hooks: many rows become one vector, and privacy depends on the order of clipping, adding noise
+and summing. That order is therefore fixed, in `tacit.core.client_half` and `server_half`; a method only names the piece
+in each slot. An ablation is `dataclasses.replace`.
 """
 
 from collections.abc import Iterable, Mapping
@@ -94,27 +94,27 @@ class Method:
         """
         if not isinstance(plain, Mapping):
             raise UserError("Expected the form of a method, a dictionary, got another value.")
-        given = dict(plain)
-        version = given.pop("version", None)
+        fields = dict(plain)
+        version = fields.pop("version", None)
         if version != PLAIN_VERSION or isinstance(version, bool):
             raise UserError(f"Expected the form of a method of version {PLAIN_VERSION}, got {version!r}.")
-        found = from_plain(given, own)
-        if not isinstance(found, cls):
-            raise UserError(f"Expected the form of a method, got that of {type(found).__name__}.")
-        return found
+        method = from_plain(fields, own)
+        if not isinstance(method, cls):
+            raise UserError(f"Expected the form of a method, got that of {type(method).__name__}.")
+        return method
 
     @cached_property
     def canonical(self) -> str:
-        """The one text of its canonical form, which sessions, configurations and comparisons use."""
+        """Its canonical form as text, for sessions, configurations and comparisons."""
         return canonical(self.to_plain())
 
     @classmethod
     def from_canonical(cls, text: str) -> Self:
         """The method of a canonical text; raises `UserError` for anything else."""
-        found = cls.from_plain(parse(text))
-        if found.canonical != text:
+        method = cls.from_plain(parse(text))
+        if method.canonical != text:
             raise UserError("Expected the canonical form of a method, got another form of the same one.")
-        return found
+        return method
 
     @cached_property
     def digest(self) -> str:
@@ -128,20 +128,20 @@ class Method:
 
     @cached_property
     def terms(self) -> Terms:
-        """What it promises about privacy: units, prices, adjacency, what is accounted for."""
+        """Its privacy terms: units, prices, adjacency, and what is accounted for."""
         return Terms.of(self)
 
     def with_noise_multiplier(self, noise: float, *units: Unit) -> Self:
-        """The method with this noise multiplier for these units; for none, wherever noise is not calibrated yet."""
+        """The method with this noise multiplier for these units; without units, for all noise not yet calibrated."""
         slots = {self.terms.noisy_slot(unit) for unit in units or self.terms.uncalibrated}
         return replace(self, **{slot: getattr(self, slot).with_noise_multiplier(noise) for slot in slots})
 
     def max_norm(self, dim: int) -> float:
         """The largest L2 norm of a row of `dim` numbers that is accepted; one beyond it is rejected, as NaN is.
 
-        By default infinite where the mechanism clips every row before it is summed; otherwise that of a row whose
-        numbers are 16 on average (as `SecureSum` accepts them), or √dim times as much if clients add noise. A row of
-        records may be longer by the same factor as its bound: noise in shares must never decide that it is left out.
+        By default infinite where the mechanism clips every row before the sum; otherwise that of a row whose numbers
+        are 16 on average (as `SecureSum` accepts them), or √dim times as much if clients add noise. A row of records
+        may be longer by the same factor as its bound: its rejection must never depend on noise in shares.
         """
         if self.max_row_norm is not None:
             return self.max_row_norm

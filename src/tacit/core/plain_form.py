@@ -1,11 +1,11 @@
-"""The canonical form of a method and its pieces: nested dictionaries, lists, texts and numbers, and bytes from these.
+"""The canonical form of a method and its pieces: nested dictionaries, lists, strings and numbers.
 
 A record becomes a dictionary of its fields, tagged with the name of its class (`type`). Numbers are exact: a field that
 is declared as a number is a float, also where an integer was given, so that equal records have equal forms. A class
 that no package registered is tagged with its module, and a function with a digest of its code.
 
-Reading runs no code but that of records that a package of Tacit exports (`allow`), or that the caller names: a form
-comes from a file or from another party, and must not decide which code runs.
+Reading runs only the code of records that Tacit's packages export (`allow`) or the caller names: a form comes from a
+file or from another party, and must not choose the code.
 """
 
 import functools
@@ -74,9 +74,9 @@ def parse(text: str) -> Form:
 
 @functools.singledispatch
 def to_plain(value: object) -> Form:
-    """The form of a record, of what is in its fields, or of any plain value.
+    """The form of a record, of the values in its fields, or of any plain value.
 
-    Raises `UserError` for a value that has none, such as NaN or a dictionary.
+    Raises `UserError` for a value without a form, such as NaN or a dictionary.
 
     Example:
         >>> from tacit.core import Budget
@@ -85,16 +85,16 @@ def to_plain(value: object) -> Form:
     """
     kind = type(value)
     if is_dataclass(kind):
-        found = {each.name: getattr(value, each.name) for each in fields(kind) if each.init and each.compare}
+        values = {each.name: getattr(value, each.name) for each in fields(kind) if each.init and each.compare}
     elif kind.__reduce__ is object.__reduce__ and hasattr(value, "__dict__"):  # all of its state is there
-        found = dict(vars(value))
+        values = dict(vars(value))
     else:
         raise UserError(
             f"Expected numbers, texts, tuples and records in a method, got {kind.__name__}, which has no plain form."
         )
     hints = _hints(kind)
-    given = {name: to_plain(_as_declared(each, hints.get(name, Any))) for name, each in found.items()}
-    return {TYPE_TAG: _tag(kind), **given}
+    forms = {name: to_plain(_as_declared(each, hints.get(name, Any))) for name, each in values.items()}
+    return {TYPE_TAG: _tag(kind), **forms}
 
 
 @to_plain.register(NoneType)
@@ -132,10 +132,10 @@ def _tensor(value: Tensor) -> Form:
 
 @to_plain.register
 def _function(value: FunctionType) -> Form:
-    """Name, code, defaults and enclosed values; what it reads from its module is not part of it."""
+    """Name, code, defaults and enclosed values, without the module's globals."""
     cells = [_enclosed(cell.cell_contents) for cell in value.__closure__ or ()]
-    given = [_enclosed(each) for each in (*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values())]
-    content = digest([_code(value.__code__), cells, given])
+    defaults = [_enclosed(each) for each in (*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values())]
+    content = digest([_code(value.__code__), cells, defaults])
     return {TYPE_TAG: "function", "name": f"{value.__module__}:{value.__qualname__}", "digest": content}
 
 
@@ -152,7 +152,7 @@ def _partial(value: functools.partial) -> Form:  # type: ignore[type-arg]
 
 
 def from_plain(plain: Form, own: Iterable[type] = ()) -> object:
-    """The value of a form; `own`: classes of the caller's that it may name, beside Tacit's records.
+    """The value of a form; `own`: the caller's classes that it may name, beside Tacit's records.
 
     Raises:
         UserError: the form names an unknown class or field, lacks one, is too large or too deep, or has wrong values.
@@ -186,9 +186,9 @@ class _Reader:
         if name in _DIGESTS:
             raise UserError(f"Expected a form that can be read, got one with a {name}, of which it has a digest only.")
         kind = self._own.get(name) or choose(records_of(*_packages), name, "a type that a form may name")
-        known = [each.name for each in fields(kind) if each.init and each.compare]
-        check_names(given, known, name)
-        missing = [each for each in known if each not in given]
+        names = [each.name for each in fields(kind) if each.init and each.compare]
+        check_names(given, names, name)
+        missing = [each for each in names if each not in given]
         if missing:
             raise UserError(f"Expected {name} with all of its fields, got none for {', '.join(missing)}.")
         return build_piece(kind, (), {key: self.value(each, depth + 1) for key, each in given.items()})
@@ -222,7 +222,7 @@ def _as_declared(value: object, annotation: Any) -> object:
 
 
 def _enclosed(value: object) -> Form:
-    """What a function encloses; of a value that has no form, its class."""
+    """The form of an enclosed value; without one, that of its class."""
     try:
         return to_plain(value)
     except UserError:

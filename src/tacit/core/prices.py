@@ -1,7 +1,7 @@
-"""What a round costs its participants, and their budget, as plain values: only `tacit.privacy` computes ε from them.
+"""Privacy prices of a round, and budgets, as plain values: only `tacit.privacy` computes ε from them.
 
-A mechanism returns a price: a `Release` (a bounded sum with noise), `Leakage` (d-privacy), `Unproved`, and why, or
-`Uncalibrated` as long as its noise multiplier is not known. A sampler returns a `Sampling`, which amplifies a release.
+A mechanism returns a price: a `Release` (a bounded sum with noise), `Leakage` (d-privacy), `Unproved` with the reason,
+or `Uncalibrated` while its noise multiplier is unknown. A sampler returns a `Sampling`, which amplifies a release.
 """
 
 import math
@@ -20,10 +20,10 @@ TOLERANCE = 1 + 1e-9  # of a leakage limit: in floating point, six times 0.4 is 
 
 
 class Unit(StrEnum):
-    """Whose presence a guarantee protects.
+    """The unit whose presence a guarantee protects.
 
-    What is released about a client concerns each of its records and persons, too (`Release.within_client`); what is
-    released about records bounds nothing about their client.
+    A release about a client concerns each of its records and persons, too (`Release.within_client`); a release about
+    records bounds nothing about their client.
     """
 
     CLIENT = "client"
@@ -32,12 +32,12 @@ class Unit(StrEnum):
 
     @property
     def within_client(self) -> bool:
-        """Whether it is a part of a client's data, of which a client has many."""
+        """Whether a client has many of them."""
         return self is not Unit.CLIENT
 
 
 class Adjacency(StrEnum):
-    """Which pairs of populations count as neighbours."""
+    """The relation by which two populations are neighbours."""
 
     ADD_OR_REMOVE = "add-or-remove"
     ZERO_OUT = "zero-out"
@@ -45,11 +45,11 @@ class Adjacency(StrEnum):
 
     @property
     def meaning(self) -> str:
-        """What a guarantee for it says about one client, in a sentence."""
+        """The meaning of a guarantee for one client, in a sentence."""
         return _MEANINGS[self]
 
     def meaning_for(self, unit: Unit) -> str:
-        """What a guarantee for it says about one of these units, in a sentence."""
+        """The meaning of a guarantee for one of these units, in a sentence."""
         if not unit.within_client or self is not Adjacency.ADD_OR_REMOVE:
             return self.meaning
         return f"What is released would be about as likely if the {unit} were not among the data of its client."
@@ -67,7 +67,7 @@ _MEANINGS = {
 
 @dataclass(frozen=True)
 class Sampling:
-    """How cohorts are drawn.
+    """The sampling of cohorts.
 
     Attributes:
         kind: everyone takes part, each client independently (`poisson`), or a cohort of fixed size.
@@ -92,7 +92,7 @@ class Sampling:
         return round(self.rate * population, 9)
 
     def sensitivity(self, adjacency: Adjacency) -> int:
-        """Sensitivity of a sum over cohorts that are drawn so, relative to the most that one client can add to it.
+        """Sensitivity of a sum over such cohorts, relative to the most that one client can add to it.
 
         | sampling | add-or-remove, zero-out | replace-one |
         |---|---|---|
@@ -210,14 +210,14 @@ class Release:
 
     Attributes:
         loss: the privacy loss of the sum for a unit that is in the cohort, or in the batch of its client.
-        distance: total variation distance between what is really released and a sum with this loss; it costs
+        distance: total variation distance between the actual release and a sum with this loss; it costs
             `distance * (1 + e^ε)` of δ.
         sampling: how the cohort is drawn; of a unit within a client, how its batches are.
         adversary: against whom participants are protected, in words.
-        caveat: what of the noise is not covered, a sentence; empty: all is.
-        constant: whether the noise is the same, whatever number of clients take part and are lost, and the adversary
-            knows nobody's share of it.
-        failure: the probability that the round is not what is priced here, whatever the data; it is added to δ.
+        caveat: a sentence on noise that is not covered; empty: all is.
+        constant: whether the noise is the same for any number of participants and losses, and the adversary knows
+            nobody's share of it.
+        failure: the probability, for any data, that the round is not the one priced here; it is added to δ.
         replaces_row: whether the sum is over clients and the unit is within one of them, so that its removal replaces
             its client's row: whatever the accountant's adjacency is, this release is composed for replace-one.
     """
@@ -240,12 +240,12 @@ class Release:
 
     @property
     def accounted(self) -> "Repeated":
-        """What an accountant composes for a round of it."""
+        """The event that an accountant composes for a round of it."""
         return Repeated(self)
 
     @property
     def amplification(self) -> Sampling:
-        """The sampling that amplifies it, for an adversary who does not know who takes part; everyone: none does."""
+        """The sampling that amplifies it, for an adversary who does not know the participants; everyone: none does."""
         return self.sampling if self.constant else Sampling()
 
     @property
@@ -257,7 +257,7 @@ class Release:
         return proved if self.constant else tuple(each for each in proved if each is not Adjacency.ADD_OR_REMOVE)
 
     def adjacency_under(self, adjacency: Adjacency) -> Adjacency:
-        """The adjacency for which it is composed by an accountant with this adjacency."""
+        """The adjacency for which an accountant with this adjacency composes it."""
         return Adjacency.REPLACE_ONE if self.replaces_row else adjacency
 
     def check_proved(self, adjacency: Adjacency) -> None:
@@ -272,11 +272,11 @@ class Release:
         raise UserError("Expected Poisson cohorts: for this noise nothing is proved about those of a fixed size.")
 
     def sampled(self, sampling: Sampling) -> Self:
-        """The same sum over a cohort that is drawn so; the distance does not depend on who takes part."""
+        """The same sum over a cohort of this sampling; the distance does not depend on the participants."""
         return replace(self, sampling=sampling)
 
     def within_client(self) -> Self:
-        """What a sum over clients releases about one record, or person, of a client.
+        """The release about one record, or person, of a client by a sum over clients.
 
         Without it, the client still takes part, and sends another row within the same bound: the two sums are twice as
         far apart as with and without a client.
@@ -284,9 +284,9 @@ class Release:
         return replace(self, replaces_row=True)
 
     def at_clients(self, clients: int) -> Self:
-        """What it releases about a unit that is at this many clients of the sum, or within them.
+        """The release about a unit that occurs at this many clients of the sum, or within them.
 
-        Without it, the sum moves that many times as far, and in as many rounds as one of them is drawn at least. Fewer
+        Without it, the sum moves that many times as far, in every round that draws at least one of these clients. Fewer
         of them cost no more, by joint convexity.
         """
         if clients == 1:
@@ -299,7 +299,7 @@ class Release:
 
 @dataclass(frozen=True)
 class AggregateNoise:
-    """What a mechanism does to an aggregate, as far as it is public before the first round.
+    """Clipping and noise of an aggregate, as far as they are public before the first round.
 
     Attributes:
         bound: the largest L2 norm of a row; longer ones are scaled down to it.
@@ -337,7 +337,7 @@ class Leakage:
 
     @property
     def leakage(self) -> Self:
-        """Itself: what is accounted for as d-privacy."""
+        """Itself: it is accounted for as d-privacy."""
         return self
 
     def per_message(self, dim: int) -> float:
@@ -354,7 +354,7 @@ class Leakage:
 
 @dataclass(frozen=True)
 class Repeated:
-    """What a round releases about a unit: the same release, several times over.
+    """The releases of a round about a unit: the same one, several times over.
 
     Attributes:
         release: of one step of local training, whose sampling is that of a client's batches, or of a whole round.
@@ -372,7 +372,7 @@ class Repeated:
 
     @property
     def accounted(self) -> Self:
-        """Itself: what an accountant composes for a round."""
+        """Itself: an accountant composes it for a round."""
         return self
 
 
@@ -394,12 +394,12 @@ class Unproved:
 
     @property
     def accounted(self) -> Repeated | None:
-        """What an accountant composes, as if the reason did not apply."""
+        """The nominal event that an accountant composes, as if the reason did not apply."""
         return None if self.nominal is None else self.nominal.accounted
 
     @property
     def leakage(self) -> Leakage | None:
-        """What is accounted for as d-privacy."""
+        """The nominal d-privacy, as if the reason did not apply."""
         return None if self.nominal is None else self.nominal.leakage
 
 
@@ -425,7 +425,7 @@ class ClientUnits:
     Attributes:
         sizes: how many of them every client has.
         unit: which: records, persons, or the client itself, of which every client has one.
-        clients: at how many clients one of them is, at most; 0: that is not known, so that each is taken by itself.
+        clients: at how many clients one of them occurs, at most; 0: unknown, so that each counts by itself.
     """
 
     sizes: tuple[int, ...]
@@ -442,7 +442,7 @@ class ClientUnits:
 
     @property
     def copies(self) -> int:
-        """At how many clients one of them is taken to be."""
+        """The number of clients at which one of them is assumed to occur."""
         return max(1, self.clients)
 
 

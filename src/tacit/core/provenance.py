@@ -1,7 +1,7 @@
-"""Which parts of a method are not Tacit's own: a guarantee rests on what is proved, and these are not.
+"""The parts of a method that are not Tacit's own, and therefore not proved.
 
 A part that declares its `sensitivity` can be tested (`tacit.probe`). A test finds violations and proves nothing, so the
-guarantee then says that it was declared and tested.
+guarantee then states that the sensitivity was declared and tested.
 """
 
 import sys
@@ -52,7 +52,7 @@ def is_ours(part: object) -> bool:
 
 
 def declares(part: object, name: str) -> bool:
-    """Whether a part itself declares this: what a user's subclass inherits from Tacit's class is not about it.
+    """Whether a part itself declares this: what a user's subclass inherits from Tacit's class does not count.
 
     Example:
         >>> from tacit.core.neutral import Identity
@@ -88,7 +88,7 @@ def rests_on(price: Price, parts: tuple[CustomPart, ...]) -> Price:
 
 
 def declaration(parts: tuple[CustomPart, ...]) -> str:
-    """What a guarantee says about parts whose sensitivity was declared and tested; empty if there are none."""
+    """The sentence of a guarantee on parts whose sensitivity was declared and tested; empty if there are none."""
     declared = [part for part in parts if part.sensitivity is not None]
     return f"The sensitivity of {_listed(declared)} was declared by you and tested, not proved." if declared else ""
 

@@ -1,7 +1,7 @@
-"""Parse records that are written as Python writes them, without executing the text.
+"""Parse records in Python's notation without executing the text.
 
-Text from a file must not decide which code runs. It is parsed, not evaluated: the only calls allowed are to records
-that the caller permits, with arguments that are such calls or literals.
+Text from a file must not choose the code. It is parsed, not evaluated: the only calls allowed are to records that the
+caller permits, with such calls or literals as arguments.
 """
 
 import ast
@@ -46,7 +46,7 @@ def records_of(*packages: ModuleType) -> Mapping[str, type]:
 
 
 class _Records(Mapping[str, type]):
-    """The records among public names, each of which is looked up when it is named."""
+    """The records among public names, looked up on demand."""
 
     def __init__(self, places: Mapping[str, ModuleType]) -> None:
         self._places = places

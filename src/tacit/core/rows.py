@@ -1,6 +1,6 @@
 """Stacks of rows, one vector per client, behind an interface of few operations; and the noise in them that is removed.
 
-Clipping and summing need norms and weighted sums, not the numbers themselves. A stack may therefore be a tensor
+Clipping and summing need norms and weighted sums, not the numbers themselves. A stack is therefore either a tensor
 (`DenseRows`) or a factored form that never materialises a client's whole vector (`tacit.engine`). Pieces use the
 operations below where they can, and `dense()` where they must.
 
@@ -200,7 +200,7 @@ class ClippedSum:
 
     Attributes:
         total: the sum, in float64.
-        norms: of the gradient of every record, before it was clipped; infinite or NaN: it was left out.
+        norms: of every record's gradient before clipping; infinite or NaN: the record was left out.
     """
 
     total: Tensor
@@ -246,11 +246,11 @@ class Surplus:
         return replace(self, seeds={**self.seeds, **other.seeds})
 
     def of(self, clients: Iterable[int]) -> "Surplus":
-        """That of these clients alone."""
+        """The surplus of these clients alone."""
         return replace(self, seeds={client: self.seeds[client] for client in clients} if self.seeds else {})
 
     def opened(self, losses: int) -> "Surplus":
-        """What is removed after this many losses; a seed that was opened earlier in the chain is an error."""
+        """The components that are removed after this many losses; raises `TacitError` if seeds start too late."""
         if losses >= self.tolerated:
             return Surplus(self.tolerated, first=self.tolerated + 1)
         if losses + 1 < self.first:

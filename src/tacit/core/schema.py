@@ -21,7 +21,7 @@ from tacit.errors import UserError
 _T = TypeVar("_T")
 Options = Mapping[str, object]  # of a factory: plain values by name
 MAX_INT = 2**63 - 1
-MAX_DENOMINATOR = 1_000_000  # of fractions that people mean by a decimal number
+MAX_DENOMINATOR = 1_000_000  # of fractions that a decimal number stands for
 MAX_WORD = 200  # characters of a name that is compared with others
 TYPES_IN_WORDS = {
     "int": "a whole number",
@@ -58,13 +58,13 @@ def call(factory: Callable[..., _T], label: str, options: Mapping[str, object]) 
             ...
         tacit.errors.UserError: Expected options of noisy in clip, rounds, got 'clp'. Did you mean 'clip'?
     """
-    known = inspect.signature(factory, eval_str=True).parameters
+    declared = inspect.signature(factory, eval_str=True).parameters
     grouped = _by_name(options)
-    check_names(grouped, known, label)
-    missing = [key for key, p in known.items() if p.default is p.empty and key not in options]
+    check_names(grouped, declared, label)
+    missing = [key for key, p in declared.items() if p.default is p.empty and key not in options]
     if missing:
         raise UserError(f"Expected {label} to be given {listed(missing)}: there is no default.")
-    parameters = {key: known[key] for key in grouped}
+    parameters = {key: declared[key] for key in grouped}
     return factory(**{key: _given(p.default, grouped[key], p.annotation, key, label) for key, p in parameters.items()})
 
 
@@ -109,10 +109,10 @@ def changed(record: _T, changes: Mapping[str, object], label: str) -> _T:
     """
     if not changes:
         return record
-    known = sorted(f.name for f in dataclasses.fields(record) if f.init) if dataclasses.is_dataclass(record) else ()
+    names = sorted(f.name for f in dataclasses.fields(record) if f.init) if dataclasses.is_dataclass(record) else ()
     grouped = _by_name(changes)
     for name in grouped:
-        choose(dict.fromkeys(known), name, f"fields of {label}")
+        choose(dict.fromkeys(names), name, f"fields of {label}")
     hints = typing.get_type_hints(type(record))
     new = {name: _given(getattr(record, name), inner, hints[name], name, label) for name, inner in grouped.items()}
     return dataclasses.replace(record, **_replaced(record, new), **new)  # type: ignore[type-var]
@@ -128,7 +128,7 @@ def _by_name(options: Options) -> dict[str, dict[str, object]]:
 
 
 def _given(value: object, options: Options, annotation: Any, name: str, label: str) -> object:
-    """A value, or the one that the empty path gives instead, with the fields that other paths give."""
+    """A value, or its replacement under the empty path, with the fields that other paths set."""
     if "" in options:
         value = convert(options[""], annotation, name, label)
     return changed(value, {path: each for path, each in options.items() if path}, f"{name} of {label}")
@@ -146,7 +146,7 @@ def simplest_fraction(value: float) -> Fraction:
 
 
 def instead_of(other: str, default: Any = None) -> Any:
-    """A field of a record that is given instead of another; `changed` resets the other one to its default.
+    """A field of a record that replaces another; `changed` resets the other one to its default.
 
     Example:
         >>> either = [("steps", int | None, instead_of("epochs")), ("epochs", int | None, instead_of("steps"))]
@@ -168,7 +168,7 @@ def convert(value: object, annotation: Any, key: str, label: str) -> object:
 def build_piece(record: type[_T], args: Sequence[object], named: Mapping[str, object]) -> _T:
     """A record of values from outside, which are not converted.
 
-    Raises `UserError` unless they have the types of its fields, and fit.
+    Raises `UserError` unless they have the types of its fields and are valid.
 
     Example:
         >>> from tacit.core import Budget
@@ -229,10 +229,10 @@ def listed(names: Iterable[str]) -> str:
 
 
 def _replaced(record: Any, new: Mapping[str, object]) -> dict[str, object]:
-    """Fields that others are given instead of, with their defaults."""
+    """Fields that others replace, with their defaults."""
     fields = {field.name: field for field in dataclasses.fields(record)}
-    given = [fields[name] for name, value in new.items() if value != fields[name].default]
-    others = [field.metadata["instead_of"] for field in given if "instead_of" in field.metadata]
+    explicit = [fields[name] for name, value in new.items() if value != fields[name].default]
+    others = [field.metadata["instead_of"] for field in explicit if "instead_of" in field.metadata]
     return {other: fields[other].default for other in others if other not in new}
 
 
@@ -240,8 +240,8 @@ def _checked(value: object, annotation: Any, readers: "_Readers", key: str, labe
     try:
         return _read(value, annotation, readers)
     except _MISFITS:
-        found = f"{value!r} ({type(value).__name__})"
-        raise UserError(f"Expected {key} of {label} to be {_name(annotation)}, got {found}.") from None
+        actual = f"{value!r} ({type(value).__name__})"
+        raise UserError(f"Expected {key} of {label} to be {_name(annotation)}, got {actual}.") from None
 
 
 def _read(value: object, annotation: Any, readers: "_Readers") -> object:
@@ -294,7 +294,7 @@ def item_types(arms: tuple[Any, ...], count: int) -> tuple[Any, ...]:
 
 
 def _exactly(*kinds: type) -> Callable[[object], Any]:
-    """A reader of values of these types as they are: true and false are no numbers, and integers have 64 bits."""
+    """A reader of values of exactly these types: true and false are no numbers, and integers have 64 bits."""
 
     def read(value: object) -> object:
         if type(value) not in kinds and (type(value) is bool or not isinstance(value, kinds)):

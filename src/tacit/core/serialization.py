@@ -1,8 +1,8 @@
 """Files as typed records: a dataclass or `msgspec.Struct` is the schema of the JSON or TOML document it is read from.
 
-Every error is one sentence that names the file, the key, what was expected and what was found; for an unknown key or
-choice it suggests the closest known one. What is expected is named by the type of the field or, in better words, by its
-annotation, `Annotated[..., Meta(description="a list of quantities")]`.
+Every error is one sentence that names the file, the key, the expected value and the actual one; for an unknown key or
+choice it suggests the closest known one. The type of the field describes the expected value or, in better words, its
+annotation: `Annotated[..., Meta(description="a list of quantities")]`.
 """
 
 import functools
@@ -45,12 +45,12 @@ _LONG_KEY = re.compile(rf"(?<![\w-])(?:[\w-]+[ \t]*\.[ \t]*){{{MAX_KEY}}}")
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """What a record is read from, for error messages.
+    """The source of a record, for error messages.
 
     Attributes:
         label: its name, usually the file.
         error: the class of its errors.
-        advice: what to do about an error, as a sentence; empty: the error itself says it.
+        advice: what to do about an error, as a sentence; empty: the error itself does.
         closed: whether unknown keys are errors, as in a file that a person writes. Otherwise they are ignored, as in a
             file that another version of Tacit may have written.
     """
@@ -83,10 +83,10 @@ def read_json(content: bytes, kind: type[_T], source: Source, *, version: int | 
         raise source.problem(f"Expected {source.label} to be JSON, but it is not.") from None
     if not _is_shallow(table):
         raise source.problem(f"Expected {source.label} to have at most {MAX_DEPTH} nested values.")
-    found = table.get("format") if type(table) is dict else None
-    if version is not None and found != version:
-        writer = "" if found is None else ", of another version of Tacit"
-        raise source.problem(f"Expected {source.label} to have format {version}, got {found}{writer}.")
+    actual = table.get("format") if type(table) is dict else None
+    if version is not None and actual != version:
+        writer = "" if actual is None else ", of another version of Tacit"
+        raise source.problem(f"Expected {source.label} to have format {version}, got {actual}{writer}.")
     return convert(table, kind, source, strict=strict)
 
 
@@ -110,7 +110,7 @@ def load_toml(path: Path) -> Mapping[str, Any]:
 
 
 def _is_shallow(value: object) -> bool:
-    """Whether tables and lists are nested at most `MAX_DEPTH` times, so that what reads them may recurse."""
+    """Whether tables and lists are nested at most `MAX_DEPTH` times, so that readers may recurse."""
     level = [value]
     for _ in range(MAX_DEPTH):
         parts = [each.values() if isinstance(each, dict) else each for each in level if isinstance(each, (dict, list))]
@@ -122,7 +122,7 @@ def _is_shallow(value: object) -> bool:
 
 @functools.lru_cache(maxsize=16)
 def _parsed(content: str) -> Mapping[str, Any]:
-    """Rows of a study refer to the same few files again and again."""
+    """Cached, because the rows of a study refer to the same few files."""
     plain = _TOML_TEXT.sub(lambda found: "" if found[0].startswith("#") else "s", content)
     if _LONG_KEY.search(plain):  # memory and time of tomllib grow with the square of its length
         raise ValueError(f"a key has more than {MAX_KEY} parts")
@@ -157,9 +157,9 @@ def convert(value: object, kind: type[_T], source: Source, *, strict: bool = Tru
 
 def _converted(value: object, kind: type[_T], source: Source, *, strict: bool) -> _T:
     if source.closed:
-        for path, key, known in _unknown_keys(value, kind):
-            hint = suggestion(str(key), known)
-            raise source.problem(f"Expected keys of {_of(path, source)} in {listed(known)}, got {_shown(key)}.{hint}")
+        for path, key, keys in _unknown_keys(value, kind):
+            hint = suggestion(str(key), keys)
+            raise source.problem(f"Expected keys of {_of(path, source)} in {listed(keys)}, got {_shown(key)}.{hint}")
     try:
         return msgspec.convert(value, kind, strict=strict, str_keys=True, dec_hook=_to_path)
     except msgspec.ValidationError as error:
@@ -189,7 +189,7 @@ def _finite(value: Any) -> Any:
 
 
 def _unknown_keys(value: Any, kind: Any, path: Steps = ()) -> Iterator[tuple[Steps, Step, list[str]]]:
-    """Every key that no field has: where it is, the key, and the keys that exist there."""
+    """Every unknown key: its place, the key, and the known keys there."""
     kind = _arm(value, kind)
     for step, item, inner in _children(value, kind):
         if inner is None:
@@ -220,16 +220,16 @@ def _has_parts(value: Any, kind: Any) -> bool:
 
 def _shape(kind: Any) -> type | None:
     """`dict` for a type that is written as a table, `list` for one that is written as a list; None for any other."""
-    found = typing.get_origin(kind) or kind
-    if not isinstance(found, type) or issubclass(found, (str, bytes)):
+    origin = typing.get_origin(kind) or kind
+    if not isinstance(origin, type) or issubclass(origin, (str, bytes)):
         return None
-    if is_dataclass(found) or issubclass(found, (Struct, Mapping)):
+    if is_dataclass(origin) or issubclass(origin, (Struct, Mapping)):
         return dict
-    return list if issubclass(found, Collection) else None
+    return list if issubclass(origin, Collection) else None
 
 
 def _bare(kind: Any) -> Any:
-    """A type without what its annotation adds, such as its description."""
+    """A type without its annotations, such as a description."""
     return typing.get_args(kind)[0] if typing.get_origin(kind) is Annotated else kind
 
 
@@ -250,14 +250,14 @@ def _fields(record: Any) -> Mapping[str, Any]:
 
 
 def _tag(kind: Any) -> dict[str, Any]:
-    """The key and the value by which a record is told from the others of its union; empty if there are none."""
+    """The key and the value that distinguish a record from the others of its union; empty if there are none."""
     config = getattr(kind, "__struct_config__", None)
     return {config.tag_field: config.tag} if config is not None and config.tag_field else {}
 
 
 @dataclass(frozen=True)
 class Fault:
-    """What is wrong with a document: where, and what is expected there; `keys` names those of a table."""
+    """An error in a document: its place, and what is expected there; `keys` names those of a table."""
 
     path: Steps
     problem: str
@@ -265,7 +265,7 @@ class Fault:
 
 
 def _refusal(value: Any, kind: Any, strict: bool) -> str:
-    """Why a value is not read as this type; empty if it is."""
+    """Why a value cannot be read as this type; empty if it can."""
     try:
         msgspec.convert(value, kind, strict=strict, str_keys=True, dec_hook=_to_path)
     except msgspec.ValidationError as error:
@@ -274,7 +274,7 @@ def _refusal(value: Any, kind: Any, strict: bool) -> str:
 
 
 def _fault(value: Any, kind: Any, strict: bool, path: Steps = ()) -> Fault:
-    """What is wrong with the first of the innermost values that are refused, for which msgspec names no place."""
+    """The error of the first innermost value that is refused; msgspec names no place for it."""
     arm = _arm(value, kind)
     key_type = typing.get_args(arm)[0] if _shape(arm) is dict and typing.get_args(arm) else Any
     for step, item, inner in _children(value, arm):
@@ -285,8 +285,8 @@ def _fault(value: Any, kind: Any, strict: bool, path: Steps = ()) -> Fault:
     refusal = _refusal(value, kind, strict)
     tags = [item for each in _arms(kind) for item in _tag(each).items()]
     if type(value) is dict and tags and not _has_parts(value, arm):
-        key, known = tags[0][0], [tag for _, tag in tags]
-        return Fault((*path, key), _not_among(known, value.get(key)))
+        key, expected = tags[0][0], [tag for _, tag in tags]
+        return Fault((*path, key), _not_among(expected, value.get(key)))
     if missing := _MISSING.match(refusal):
         words = _described(_fields(arm)[missing[1]])
         return Fault(path, f"to have the key {missing[1]!r}{f', {words}' if words else ''}.")
@@ -316,9 +316,9 @@ def _named(kind: Any) -> str:
 
 
 def _described(kind: Any) -> str:
-    """What the annotation of a field expects, `Annotated[..., Meta(description=...)]`; empty if it does not say."""
-    found = (each.description for each in getattr(kind, "__metadata__", ()) if isinstance(each, Meta))
-    return next(filter(None, found), None) or ""
+    """The description in a field's annotation, `Annotated[..., Meta(description=...)]`; empty without one."""
+    descriptions = (each.description for each in getattr(kind, "__metadata__", ()) if isinstance(each, Meta))
+    return next(filter(None, descriptions), None) or ""
 
 
 def _shown(value: object) -> str:

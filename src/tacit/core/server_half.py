@@ -55,14 +55,14 @@ def prepare(method: Method, state: State, public: Wave | None, now: SimulatedRou
     state = method.codec.prepare(state, public, now)
 
     def dry_run(draw: int) -> Rows:
-        drawn = replace(now, shared=now.shared.child("rehearsal", draw))
-        view, _ = read_model(method, method.codec.broadcast(state, drawn).parts, ClientMemory.of(state), drawn)
+        rehearsal = replace(now, shared=now.shared.child("rehearsal", draw))
+        view, _ = read_model(method, method.codec.broadcast(state, rehearsal).parts, ClientMemory.of(state), rehearsal)
         if method.codec.coordinates == "mask" and view.mask is None:
             raise UserError(
                 f"{method.name}: the clipping bound cannot be estimated from public data, because its coordinates are "
                 "not chosen before the first round (Vote). Set the bound (FixedClip; clip=...)."
             )
-        return method.codec.encode(method.trainer.train(view, public, drawn), view, drawn)
+        return method.codec.encode(method.trainer.train(view, public, rehearsal), view, rehearsal)
 
     after = method.mechanism.prepare(state, dry_run)
     noise = method.mechanism.aggregate_noise(after, now.expected_cohort)
@@ -70,7 +70,7 @@ def prepare(method: Method, state: State, public: Wave | None, now: SimulatedRou
 
 
 def broadcast(method: Method, state: State, now: Round) -> Broadcast:
-    """What the server sends to clients at the start of a round."""
+    """The server's broadcast at the start of a round."""
     sent = method.codec.broadcast(state, now)
     return replace(sent, parts={**sent.parts, **method.mechanism.broadcast_parts(state)})
 
@@ -82,7 +82,7 @@ def pack_broadcast(method: Method, sent: Broadcast, now: Round, *, first: bool) 
 
 
 def download_size(channel: Channel, sent: Broadcast, now: Round, *, first: bool, tolerated: int = 0) -> int:
-    """How many bytes a client receives in a round.
+    """The number of bytes that a client receives in a round.
 
     Args:
         channel: of the method.
@@ -96,20 +96,20 @@ def download_size(channel: Channel, sent: Broadcast, now: Round, *, first: bool,
 
 
 def upload_sizes(channel: Channel, messages: Messages, now: Round) -> tuple[int, ...]:
-    """How many bytes the client of each message sends in a round."""
+    """The number of bytes that the client of each message sends in a round."""
     tolerated = 0 if messages.surplus is None else messages.surplus.tolerated
     overhead = sum(channel.overhead(now, tolerated).values(), Traffic())
     return tuple(size + overhead.up for size in channel.message_format.sizes(messages))
 
 
 def client_view(method: Method, sent: Broadcast, state: State, now: Round) -> View:
-    """What a client that took part in all earlier rounds makes of a broadcast."""
+    """The view of a client that took part in all earlier rounds."""
     parts = sent.sent(first=False, wire_format=method.channel.down)
     return read_broadcast(method, parts, ClientMemory.of(state), now)[0]
 
 
 def no_messages(method: Method, sent: Broadcast, state: State, now: Round) -> Messages:
-    """The form of this round's messages, without any: length, number type and grid follow from the broadcast."""
+    """A stack of no messages in this round's form: the broadcast determines length, number type and grid."""
     return empty_messages(method, client_view(method, sent, state, now), state.shapes, now)
 
 
@@ -120,17 +120,17 @@ def read_messages(
 
     Args:
         method: whose messages these are.
-        replies: by client; what a client sends concerns only its own message.
+        replies: by client; a malformed reply costs only its own client's message.
         like: their form, from `no_messages`.
         now: the round.
     """
-    found, rejected = [], {}
+    messages, rejected = [], {}
     for client in sorted(replies):
         try:
-            found.append(method.channel.message_format.read(replies[client], client, like, now))
+            messages.append(method.channel.message_format.read(replies[client], client, like, now))
         except (WireError, ProtocolError) as error:
             rejected[client] = str(error)
-    return join_messages(found, like), rejected
+    return join_messages(messages, like), rejected
 
 
 def join_messages(messages: Sequence[Messages], like: Messages) -> Messages:
@@ -159,17 +159,17 @@ def reject_unusable(messages: Messages, max_row_norm: float = torch.inf) -> tupl
 
 
 def sum_messages(method: Method, state: State, messages: Messages) -> Sum:
-    """The contribution of messages that a party sees in the clear, or whose sums a simulation may add."""
+    """The contribution of messages that a party sees in the clear, or whose sums a simulation may accumulate."""
     return method.aggregator.combine(method.mechanism.before_sum(messages, state), state)
 
 
 def sum_of_total(
     method: Method, state: State, total: Tensor, delivered: int, like: Messages, surplus: Surplus | None = None
 ) -> Sum:
-    """The sum where nobody sees a message: its total, which secure aggregation revealed, and how many delivered.
+    """The sum where nobody sees a message, from the total that secure aggregation revealed and the number of clients.
 
-    Bound and grid follow from the broadcast, through `like`; the norms of rows do not exist here. `surplus` holds the
-    seeds of surplus noise that the clients opened.
+    Bound and grid follow from the broadcast, through `like`; norms of rows are unknown. `surplus` holds the seeds of
+    surplus noise that the clients opened.
     """
     empty = sum_messages(method, state, like)
     return replace(empty, total=total, weight=float(delivered), surplus=surplus or empty.surplus)
@@ -188,7 +188,7 @@ def finish_round(method: Method, conversation: Conversation, state: State, total
 
 
 def apply_release(method: Method, state: State, noisy: Sum, now: ServerRound) -> State:
-    """The state after a round of which this sum was released, noise included; the mechanism's memory is up to date."""
+    """The state after a round that released this sum, noise included; the mechanism's memory is up to date."""
     after = state
     if noisy.weight > 0:
         aggregate = method.aggregator.finish(noisy).to(state.weights.dtype)
@@ -203,7 +203,7 @@ def released_sum(method: Method, conversation: Conversation, total: Sum, now: Se
 
 
 def server_side(method: Method, state: State, messages: Messages, now: ServerRound) -> tuple[State, Sum]:
-    """The state after a round whose messages are all at hand, in a conversation of this round alone, and the sum."""
+    """The state after a round, and its sum, from all of its messages, in a conversation of this round alone."""
     accepted, _ = reject_unusable(messages, method.max_norm(messages.rows.dim))
     with method.channel.open(method, now.population) as conversation:
         total = aggregate_messages(method, conversation, state, accepted, now)

@@ -109,7 +109,7 @@ class SimulatedRound(ClientRound, ServerRound):
 
 @dataclass(frozen=True, eq=False)
 class Broadcast:
-    """What the server sends to every client at the start of a round.
+    """The server's message to every client at the start of a round.
 
     Attributes:
         parts: what is sent in every round.
@@ -132,7 +132,7 @@ class Broadcast:
 
 @dataclass(frozen=True, eq=False)
 class View:
-    """What a client knows of a round after reading the broadcast.
+    """A client's knowledge of a round after reading the broadcast.
 
     Attributes:
         weights: the model that it starts from; with k hypotheses, (k, dim).
@@ -147,7 +147,7 @@ class View:
 
 @dataclass(frozen=True, eq=False)
 class ClientMemory:
-    """What a client keeps from round to round, beside its data. It never reaches the server.
+    """A client's state from round to round, beside its data. It never reaches the server.
 
     Attributes:
         weights: the model's initial weights, which every client derives from the task; with k hypotheses, (k, dim).
@@ -165,12 +165,12 @@ class ClientMemory:
         return cls(state.weights, Key(bytes(32)), state.memory.get(MASK))
 
     def received_weights(self, parts: Parts) -> Tensor:
-        """The whole model of a broadcast; raises `WireError` if it is not one of this client's task."""
-        weights, known = parts.get(Part.WEIGHTS), self.weights
-        if weights is None or weights.numel() != known.numel() or weights.dtype != known.dtype:
-            found = "none" if weights is None else f"{weights.numel()} numbers of {weights.dtype}"
-            raise WireError(f"Expected a model of {known.numel()} numbers of {known.dtype}, got {found}.")
-        return weights.view_as(known)
+        """The whole model of a broadcast; raises `WireError` unless it has the form of this client's model."""
+        weights, initial = parts.get(Part.WEIGHTS), self.weights
+        if weights is None or weights.numel() != initial.numel() or weights.dtype != initial.dtype:
+            received = "none" if weights is None else f"{weights.numel()} numbers of {weights.dtype}"
+            raise WireError(f"Expected a model of {initial.numel()} numbers of {initial.dtype}, got {received}.")
+        return weights.view_as(initial)
 
     def pack(self) -> bytes:
         """The memory as bytes."""
@@ -199,7 +199,7 @@ class ClientMemory:
 
 @dataclass(frozen=True, eq=False)
 class Messages:
-    """What clients send, as a stack of rows.
+    """The clients' messages, as a stack of rows.
 
     Attributes:
         clients: the number of each row's client.
@@ -225,7 +225,7 @@ class Messages:
 
 
 class MessageFormat(Protocol):
-    """How messages become bytes."""
+    """The format of messages as bytes."""
 
     @property
     def bits(self) -> int | None:
@@ -427,7 +427,7 @@ class Traffic:
 
 @dataclass(frozen=True)
 class Turnout:
-    """How many clients were in the cohort of a round, and how many of them delivered a message."""
+    """The number of clients in the cohort of a round, and the number of those that delivered a message."""
 
     cohort: int
     delivered: int
@@ -440,7 +440,7 @@ class Turnout:
 
 @dataclass(frozen=True)
 class WaveReport:
-    """Which clients of a wave delivered, the L2 norms of their rows, and which clients were rejected."""
+    """The clients of a wave that delivered, the L2 norms of their rows, and the rejected clients."""
 
     delivered: tuple[int, ...]
     rejected: tuple[int, ...]

@@ -1,4 +1,4 @@
-"""Whether targets fit a model's outputs and a loss; the sentence says what to do if they do not."""
+"""Checks that targets fit a model's outputs and a loss; errors say what to do."""
 
 import torch
 from torch import Tensor
@@ -30,7 +30,7 @@ def check_real(name: str, y: Tensor, outputs: Tensor) -> None:
 
 
 def class_advice(y: Tensor) -> str:
-    """What to do about targets that are not class numbers."""
+    """Advice on targets that are not class numbers."""
     if y.dim() == 2 and y.shape[1] > 1 and bool((y.sum(1) == 1).all()) and bool(((y == 0) | (y == 1)).all()):
         return "These are one-hot targets: convert them with y.argmax(1)."
     if y.is_floating_point() and y.dim() == 2 and y.shape[1] > 1:
@@ -48,14 +48,14 @@ def class_advice(y: Tensor) -> str:
 
 
 def position_advice(y: Tensor, outputs: Tensor) -> str:
-    """What to do about several labels for one prediction."""
+    """Advice on several labels for one prediction."""
     if outputs.shape[1:] == y.shape[1:] and bool(((y == 0) | (y == 1)).all()):
         return "If each label is 0 or 1 by itself, use loss=tacit.BinaryCrossEntropy(); if y is one-hot, y.argmax(1)."
     return "If these are one-hot targets, use y.argmax(1)."
 
 
 def function_advice(y: Tensor, outputs: Tensor) -> str:
-    """What to do about a function that fails."""
+    """Advice on a function that fails."""
     if not y.is_floating_point() and outputs.dim() > 2 and outputs.shape[1:-1] == y.shape[1:]:
         return "Losses of torch.nn expect the classes second: tacit.Task(..., output=lambda z: z.movedim(-1, 1))."
     return "Give a function of these two: loss=lambda outputs, y: ..., which returns one loss per sample."
@@ -92,7 +92,7 @@ def different_targets(y: Tensor, count: int) -> Tensor:
 
 
 def _label_advice(low: int, high: int, classes: int) -> str:
-    """What to do about labels out of range."""
+    """Advice on labels out of range."""
     if low == 1 and high == classes:
         return "They begin at 1: use y - 1, or widen the last layer."
     if classes == 1:

@@ -1,7 +1,7 @@
-"""The terms of a method: for whom it adds noise, at which price, for which adjacency, and whose work that rests on.
+"""The privacy terms of a method: its units, their prices, the adjacency, and the custom parts that they rest on.
 
-They follow from the pieces and are computed once for each method. They live in `core`, because the rules of composition
-ask for them while a method is being built, before any accountant is imported.
+They follow from the pieces and are computed once for each method. They are in `core` because the composition rules need
+them while a method is built, before any accountant is imported.
 """
 
 from dataclasses import dataclass, field, replace
@@ -37,16 +37,16 @@ FOR_RECORDS = Unproved("the noise is scaled to what one record adds to an update
 
 @dataclass(frozen=True, eq=False)
 class Terms:
-    """What a method promises about privacy, whatever the population.
+    """The privacy terms of a method, for any population.
 
-    What is said of records holds for persons, where the data say which records are one person's.
+    Statements about records hold for persons where the data assign records to persons.
 
     Attributes:
         mechanism: the piece that adds noise to messages, or to their sum.
         trainer: the piece that may add noise for records.
         own_parts: the parts of the method's pieces that its user wrote.
-        turnouts: those that decide about the adjacency: as planned and, where the channel goes on, a great loss.
-        known: prices that were asked for, at most `MAX_KNOWN`: pieces are frozen, and give the same answer again.
+        turnouts: those that determine the adjacency: as planned and, where the channel continues, a great loss.
+        known: prices computed so far, at most `MAX_KNOWN`: pieces are frozen, so that prices do not change.
     """
 
     mechanism: Mechanism
@@ -63,7 +63,7 @@ class Terms:
 
     @cached_property
     def units(self) -> tuple[Unit, ...]:
-        """The units about which a guarantee is stated, or that there is none; the record only if it gets noise."""
+        """The units of its guarantees, proved or not; the record only if noise is added for it."""
         if Unit.RECORD not in self.prices:
             return (Unit.CLIENT,)
         return (Unit.CLIENT, Unit.RECORD) if self.record_bound is None and self.changes_rows else (Unit.RECORD,)
@@ -74,9 +74,9 @@ class Terms:
 
     @cached_property
     def prices(self) -> dict[Unit, UnitPrice]:
-        """What the first round costs each unit, before it took place; without records, if no noise is for them."""
-        found = {unit: self.price(unit) for unit in (Unit.CLIENT, Unit.RECORD)}
-        return {unit: price for unit, price in found.items() if price is not None}
+        """The planned price of the first round for each unit; without records if no noise is added for them."""
+        prices = {unit: self.price(unit) for unit in (Unit.CLIENT, Unit.RECORD)}
+        return {unit: price for unit, price in prices.items() if price is not None}
 
     @cached_property
     def accounted(self) -> tuple[Unit, ...]:
@@ -85,14 +85,14 @@ class Terms:
 
     @cached_property
     def uncalibrated(self) -> tuple[Unit, ...]:
-        """The units whose noise multiplier still has to be computed from the budget and the population."""
+        """The units whose noise multiplier is yet to be computed from the budget and the population."""
         of_clients = self.record_bound is None and isinstance(self._of_mechanism, Uncalibrated)
         of_records = isinstance(self.prices.get(Unit.RECORD), Uncalibrated)
         return (*(Unit.CLIENT,) * of_clients, *(Unit.RECORD,) * of_records)
 
     @property
     def leakage(self) -> Leakage | None:
-        """How its rounds are accounted as d-privacy; None: they are not."""
+        """The d-privacy of its rounds; None: they are not accounted as d-privacy."""
         return self.prices[Unit.CLIENT].leakage
 
     def max_participations(self, dim: int) -> int | None:
@@ -103,7 +103,7 @@ class Terms:
     def adjacency(self) -> Adjacency:
         """The adjacency of its guarantee, which is fixed before the first round; add-or-remove if nothing is proved.
 
-        Where the channel goes on, however many clients are lost, noise in shares may depend on that number, so the
+        Where the channel continues after any number of losses, noise in shares may depend on that number, so the
         guarantee is for zero-out even if nobody is lost in the end.
         """
         prices = (self.price(Unit.CLIENT, turnout=turnout) for turnout in self.turnouts)
@@ -144,7 +144,7 @@ class Terms:
     def price(
         self, unit: Unit, *, index: int = 0, samples: int = 1, turnout: Turnout | None = None
     ) -> UnitPrice | None:
-        """What a round costs a unit of a client that takes part, as far as all pieces are Tacit's own or declared.
+        """The price of a round for a unit of a participating client, if all pieces are Tacit's own or declared.
 
         Noise for records is the trainer's own, and everything after it post-processing; or it is that of a sum over the
         clients (`RecordClip`), where Poisson batches amplify it. Which clients take part may then be known, so that
@@ -152,7 +152,7 @@ class Terms:
 
         Args:
             unit: which; a person is priced as a record of the data that were drawn with it.
-            index: the round, of which the noise for clients may depend.
+            index: the round, on which the noise for clients may depend.
             samples: how many such units its client has.
             turnout: who took part in it; None: as planned.
 
@@ -172,12 +172,12 @@ class Terms:
         return self.known[question]
 
     def _whole(self, index: int, turnout: Turnout | None) -> UnitPrice:
-        """Of a client."""
+        """The price for a client."""
         if self.record_bound is not None:
             return FOR_RECORDS
         planned = index == 0 and turnout is None
-        found = self._of_mechanism if planned else self.mechanism.price(index, turnout)
-        price = rests_on(found, self.own_parts)
+        mechanism_price = self._of_mechanism if planned else self.mechanism.price(index, turnout)
+        price = rests_on(mechanism_price, self.own_parts)
         return price.accounted if isinstance(price, Release) else price
 
     @cached_property
@@ -186,26 +186,26 @@ class Terms:
         return self.mechanism.price(0)
 
     def _in_training(self, samples: int) -> UnitPrice | None:
-        """Of records, by noise of the trainer's own."""
-        found = self.trainer.record_price(samples)
-        if not isinstance(found, Repeated):
-            return found
-        expect(found.release.sampling.kind != "fixed", "batches that are drawn by Poisson sampling, or full ones")
+        """The price for records, by the trainer's own noise."""
+        price = self.trainer.record_price(samples)
+        if not isinstance(price, Repeated):
+            return price
+        expect(price.release.sampling.kind != "fixed", "batches that are drawn by Poisson sampling, or full ones")
         before = tuple(part for part in self.own_parts if part.slot in ("trainer", "codec", "mechanism"))
-        return _record_price(found, before)
+        return _record_price(price, before)
 
     def _in_sums(self, turnout: Turnout | None) -> UnitPrice | None:
-        """Of records, by noise in the sum over all clients."""
-        found, rows = self._of_mechanism if turnout is None else self.mechanism.price(0, turnout), self.record_sum
-        if isinstance(found, Unproved):
-            return replace(found, nominal=None)  # of records, nothing nominal is accounted for
-        if not isinstance(found, Release) or rows is None:
-            return found if isinstance(found, Uncalibrated) else None
+        """The price for records, by noise in the sum over all clients."""
+        price, rows = self._of_mechanism if turnout is None else self.mechanism.price(0, turnout), self.record_sum
+        if isinstance(price, Unproved):
+            return replace(price, nominal=None)  # nothing nominal is accounted for records
+        if not isinstance(price, Release) or rows is None:
+            return price if isinstance(price, Uncalibrated) else None
         sampling = Sampling.at(rows.rate, "poisson")
-        return _record_price(Repeated(replace(found, sampling=sampling, constant=True)), self.own_parts)
+        return _record_price(Repeated(replace(price, sampling=sampling, constant=True)), self.own_parts)
 
 
 def _record_price(price: Repeated, parts: tuple[CustomPart, ...]) -> UnitPrice:
     """The price for records, if all of these parts are Tacit's own or declare their sensitivity."""
-    found = rests_on(price.release, parts)
-    return replace(price, release=found) if isinstance(found, Release) else Unproved(found.reason)
+    release = rests_on(price.release, parts)
+    return replace(price, release=release) if isinstance(release, Release) else Unproved(release.reason)

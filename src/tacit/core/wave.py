@@ -10,7 +10,7 @@ from torch import Tensor
 from tacit.core.keys import ClientKeys
 from tacit.core.rows import ClippedSum, DenseRows, Rows
 
-Shapes = tuple[tuple[int, ...], ...]  # of a model's parameters, in the order in which they make up a row
+Shapes = tuple[tuple[int, ...], ...]  # of a model's parameters, in the order of a row
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,11 +107,11 @@ class Wave(Protocol):
 
     @property
     def units(self) -> Tensor:
-        """The number of persons of every client, where it is known whose samples are whose, otherwise of samples."""
+        """The number of persons of every client where samples are assigned to persons, otherwise of samples."""
 
     @property
     def shapes(self) -> Shapes:
-        """The shapes of the model's parameters, in the order in which they make up a row."""
+        """The shapes of the model's parameters, in the order of a row."""
 
     def descend(self, weights: Tensor, how: Descent) -> Rows:
         """Train every client on its own data; returns the updates (trained minus initial weights).
@@ -124,7 +124,7 @@ class Wave(Protocol):
     ) -> list[ClippedSum]:
         """The sum of the gradients of single records, or of the mean gradients of persons, each clipped, per client.
 
-        Raises `ModelError` for a model or a loss by which records change each other's gradients.
+        Raises `ModelError` for a model or a loss in which records affect each other's gradients.
 
         Args:
             weights: where gradients are computed: one vector, or a row for every client.
@@ -136,8 +136,8 @@ class Wave(Protocol):
     def perturbed_scores(self, weights: Tensor, perturbation: Perturbation) -> Tensor:
         """The score of every client's own weights, (clients, dim), on its own data: (clients, 1 + groups), float64.
 
-        First for the weights as they are, then with each group perturbed. The score is the accuracy of a classifier,
-        and minus the mean loss of other models.
+        First for the unchanged weights, then with one group perturbed at a time. The score is the accuracy of a
+        classifier, and minus the mean loss of other models.
         """
 
     def losses(self, hypotheses: Tensor) -> Tensor:

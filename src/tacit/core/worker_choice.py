@@ -1,4 +1,4 @@
-"""Who does the work of a simulation, as the argument `workers` spells it; read before PyTorch is imported."""
+"""The workers of a simulation, as the argument `workers` names them; parsed before PyTorch is imported."""
 
 import os
 import re
@@ -28,7 +28,7 @@ class RayChoice:
 
 
 def available_cores() -> int:
-    """The number of cores that this process may use; where the system does not say, such as on macOS, all of them."""
+    """The number of cores that this process may use; where the system does not report it, as on macOS, all."""
     affinity = getattr(os, "sched_getaffinity", None)
     return len(affinity(0)) if affinity else os.cpu_count() or 1
 
@@ -52,10 +52,10 @@ def read_workers(asked: Workers) -> int | RayChoice | None:
 
 
 def _read_ray(asked: str) -> RayChoice:
-    found = _RAY.fullmatch(asked)
-    if found is None:
+    match = _RAY.fullmatch(asked)
+    if match is None:
         raise UserError(f"Expected workers as {SPELLINGS}, got {asked!r}.")
-    count, address = found["count"] or found["limit"], found["address"]
+    count, address = match["count"] or match["limit"], match["address"]
     expect(count is None or int(count) >= 1, f"workers={asked} with at least one actor")
     if address is not None and address.startswith("//"):
         address = f"ray:{address}"

@@ -32,7 +32,7 @@ class InputFields:
     """Several inputs of a model, packed into one row of numbers per sample.
 
     Attributes:
-        names: the keyword arguments that they are; empty: positional arguments.
+        names: of the keyword arguments; empty: positional arguments.
         shapes: of each input, without the samples.
         dtypes: of each input.
     """
@@ -50,8 +50,8 @@ class InputFields:
         """One row per sample; raises `DataError` if these are other inputs."""
         names: tuple[str | int, ...] = self.names or tuple(range(len(self.shapes)))
         if parts.keys() != {*names}:
-            expected, got = (listed(map(str, each)) for each in (names, parts))
-            raise DataError(f"Expected the inputs {expected} for {who}, as for the first client, got {got}.")
+            expected, actual = (listed(map(str, each)) for each in (names, parts))
+            raise DataError(f"Expected the inputs {expected} for {who}, as for the first client, got {actual}.")
         tensors = tuple(parts[name] for name in names)
         shapes = tuple(tuple(t.shape[1:]) for t in tensors)
         if shapes != self.shapes:
@@ -68,8 +68,8 @@ class InputFields:
         """The inputs of these samples, by operations that `torch.fx` can trace."""
         spans = pairwise(accumulate((prod(shape) for shape in self.shapes), initial=0))
         parts = (x[..., start:end] for start, end in spans)
-        given = zip(parts, self.shapes, self.dtypes, strict=True)
-        return tuple((torch.unflatten(part, -1, s) if s else part[..., 0]).to(dtype) for part, s, dtype in given)
+        fields = zip(parts, self.shapes, self.dtypes, strict=True)
+        return tuple((torch.unflatten(part, -1, s) if s else part[..., 0]).to(dtype) for part, s, dtype in fields)
 
     def _packed_dtype(self, tensors: tuple[Tensor, ...], who: str) -> torch.dtype:
         floats = [dtype for dtype in self.dtypes if dtype.is_floating_point]
@@ -86,7 +86,7 @@ class InputFields:
 
 
 class AdaptedModel(nn.Module):
-    """A module with the inputs that it takes, and the part of its output that is the prediction."""
+    """A module with its inputs, and the part of its output that is the prediction."""
 
     def __init__(
         self,
@@ -101,12 +101,12 @@ class AdaptedModel(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """The prediction for packed samples."""
-        given = self.arguments(x)
-        found = _chosen(self.module(*given.args, **given.kwargs), self.output)
-        return found.unsqueeze(-1) if self.column else found
+        arguments = self.arguments(x)
+        prediction = _chosen(self.module(*arguments.args, **arguments.kwargs), self.output)
+        return prediction.unsqueeze(-1) if self.column else prediction
 
     def arguments(self, x: Tensor) -> "Arguments":
-        """What the module is called with."""
+        """The module's arguments for packed samples."""
         if self.inputs is None:
             return Arguments((x if self.floats is None else x.to(self.floats),))
         parts, names = self.inputs.unpack(x), self.inputs.names
@@ -115,7 +115,7 @@ class AdaptedModel(nn.Module):
 
 @dataclass(frozen=True)
 class Arguments:
-    """What a module is called with: positional or keyword arguments."""
+    """Positional or keyword arguments of a module."""
 
     args: tuple[Tensor, ...] = ()
     kwargs: dict[str, Tensor] = field(default_factory=dict)
@@ -126,14 +126,14 @@ class Arguments:
 
 
 def own_arguments(model: nn.Module, x: Tensor) -> Arguments:
-    """What the user's own module is called with for packed samples."""
-    given = Arguments((x,))
+    """The arguments of the user's own module for packed samples."""
+    arguments = Arguments((x,))
     while isinstance(model, AdaptedModel):
-        given = model.arguments(*given.args)
+        arguments = model.arguments(*arguments.args)
         if model.inputs is not None:
-            return given
+            return arguments
         model = model.module
-    return given
+    return arguments
 
 
 def adapted(model: nn.Module, x: Tensor, inputs: InputFields | None, output: Output | None) -> nn.Module:
@@ -165,9 +165,9 @@ def accepts(model: nn.Module, x: Tensor) -> bool:
 
 
 def attempt(compute: Callable[[], _T]) -> _T | None:
-    """What code of the user returns, with the global randomness left as it is; None if it fails.
+    """The result of a user's code, with the global randomness restored; None if it fails.
 
-    It may fail in any way, and will do so again where that is reported.
+    It may fail in any way, and fails again where that is reported.
     """
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         try:
@@ -177,13 +177,13 @@ def attempt(compute: Callable[[], _T]) -> _T | None:
 
 
 def floats_of(model: nn.Module) -> torch.dtype:
-    """The type in which the model computes."""
-    found = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
-    return torch.float32 if found in HALF else found
+    """The floating-point type in which the model computes."""
+    dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
+    return torch.float32 if dtype in HALF else dtype
 
 
 def build(model: Callable[[], nn.Module]) -> nn.Module:
-    """What a function that makes a model returns; raises `ModelError` if it fails."""
+    """Call a function that returns a model; raises `ModelError` if it fails."""
     try:
         return model()
     except UserError:
@@ -196,41 +196,41 @@ def build(model: Callable[[], nn.Module]) -> nn.Module:
 
 
 def first_line(error: Exception) -> str:
-    """What an error says, without what follows its first line and without its full stop."""
+    """The first line of an error's message, without its full stop."""
     return (str(error).strip().splitlines() or [""])[0].rstrip(".")
 
 
 def try_build(model: Callable[[], nn.Module]) -> nn.Module | None:
-    """What a function that makes a model returns; None if it fails."""
-    found = attempt(model)
-    return found if isinstance(found, nn.Module) else None
+    """The model that a function returns; None if it fails."""
+    module = attempt(model)
+    return module if isinstance(module, nn.Module) else None
 
 
 def check_task_model(model: object) -> None:
     """Raise `ModelError` unless this is a module or a function without arguments."""
-    wanted = "Expected the task's model to be a torch.nn.Module or a function without arguments that returns one"
+    clause = "Expected the task's model to be a torch.nn.Module or a function without arguments that returns one"
     if isinstance(model, nn.Module):
         return
     if not callable(model):
-        raise ModelError(f"{wanted}, got {type(model).__name__}. Write model=lambda: ..., with the module's arguments.")
+        raise ModelError(f"{clause}, got {type(model).__name__}. Write model=lambda: ..., with the module's arguments.")
     try:
         inspect.signature(model).bind()
     except TypeError as error:
         name = getattr(model, "__name__", type(model).__name__)
-        raise ModelError(f"{wanted}, but {name} needs arguments: {error}. Write model=lambda: {name}(...).") from error
+        raise ModelError(f"{clause}, but {name} needs arguments: {error}. Write model=lambda: {name}(...).") from error
     except ValueError:
         return  # no signature to look at
 
 
 def own_module(model: nn.Module) -> nn.Module:
-    """The user's module, without what adapts it."""
+    """The user's module, without its adapters."""
     while isinstance(model, AdaptedModel):
         model = model.module
     return model
 
 
 def check_output(found: object, output: object) -> Tensor:
-    """The output as a tensor; otherwise the error says which `output` would choose one."""
+    """The output as a tensor; otherwise the error suggests an `output` that chooses one."""
     if isinstance(found, Tensor):
         return found
     if isinstance(found, Mapping):
@@ -240,9 +240,9 @@ def check_output(found: object, output: object) -> Tensor:
         what, line = f"a {type(found).__name__} of {len(found)}", "output=0"
     else:
         what, line = type(found).__name__, "output=lambda found: found.logits"
-    given = "" if output is None else f" (with output={output!r})"
+    setting = "" if output is None else f" (with output={output!r})"
     raise ModelError(
-        f"Expected the model to return a tensor of predictions, got {what}{given}. Choose the part that is the "
+        f"Expected the model to return a tensor of predictions, got {what}{setting}. Choose the part that is the "
         f"prediction: tacit.Task(..., {line})."
     )
 

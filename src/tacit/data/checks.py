@@ -1,6 +1,6 @@
 """The checks that a task's data must pass: finite, of one form, and held-out samples that no client owns.
 
-Metrics on a client's own samples flatter the model, and reveal more about that client than the guarantee allows. All
+Metrics on a client's own samples are too optimistic, and reveal more about that client than the guarantee allows. All
 rows get a 64-bit fingerprint, a multilinear hash, which takes as long as looking for NaN: about a tenth of a second for
 60,000 images. Rows whose fingerprints agree are then compared byte by byte.
 """
@@ -15,7 +15,7 @@ from torch import Tensor
 from tacit.data.population import Population, Samples, check_not_empty
 from tacit.errors import DataError
 
-CHECKED_AT_ONCE = 1 << 20  # numbers: what is on disk must not be copied into memory as a whole
+CHECKED_AT_ONCE = 1 << 20  # numbers: data on disk must not be copied into memory as a whole
 
 
 def check_population(population: Population) -> None:
@@ -103,16 +103,18 @@ def check_owners(owners: Tensor | None, test: Samples | None) -> None:
 def check_overlap(test: Samples, population: Population) -> None:
     """Raise `DataError` if a client owns held-out samples."""
     if test[1].dtype != population.y.dtype or test[1].shape[1:] != population.y.shape[1:]:
-        return  # no target is equal, and the loss checks them
+        return  # no target can be equal, and the loss checks their form
     owned = torch.unique(population.sample_indices)
-    found = find_overlap(test, (population.x, population.y), owned)
-    if found is None:
+    overlap = find_overlap(test, (population.x, population.y), owned)
+    if overlap is None:
         return
-    where = int((population.sample_indices == found.owned).nonzero()[0])
+    where = int((population.sample_indices == overlap.owned).nonzero()[0])
     client = int(torch.searchsorted(population.offsets, where, right=True)) - 1
-    example = f"held-out sample {found.held_out} is sample {where - int(population.offsets[client])} of client {client}"
+    example = (
+        f"held-out sample {overlap.held_out} is sample {where - int(population.offsets[client])} of client {client}"
+    )
     raise DataError(
-        f"Expected held-out samples that no client owns, but {found.shared} of {len(test[1])} are owned by clients "
+        f"Expected held-out samples that no client owns, but {overlap.shared} of {len(test[1])} are owned by clients "
         f"({example}). "
         "Remove them from the held-out data or from the clients. If different people may have equal samples, give the "
         "task test_overlap='coincidental'; if it is on purpose, test_overlap='intended'."
@@ -158,10 +160,10 @@ def find_overlap(held_out: tuple[Tensor, Tensor], pool: tuple[Tensor, Tensor], o
         Overlap(shared=1, held_out=0, owned=2)
     """
     mine, theirs = ([_bytes(part) for part in samples] for samples in (held_out, pool))
-    marks, known = _fingerprints(mine), _fingerprints(theirs)
-    candidates = owned.numpy()[np.isin(known[owned.numpy()], marks)]
+    marks, pool_marks = _fingerprints(mine), _fingerprints(theirs)
+    candidates = owned.numpy()[np.isin(pool_marks[owned.numpy()], marks)]
     sample_of = {_content(theirs, int(index)): int(index) for index in reversed(candidates)}
-    rows = np.flatnonzero(np.isin(marks, known[candidates]))
+    rows = np.flatnonzero(np.isin(marks, pool_marks[candidates]))
     shared = [(int(row), index) for row in rows if (index := sample_of.get(_content(mine, int(row)))) is not None]
     return Overlap(len(shared), *shared[0]) if shared else None
 

@@ -1,6 +1,6 @@
-"""Data as people have them, as tensors: arrays, lists, frames, data sets, loaders, named inputs, one per client.
+"""Users' data as tensors: arrays, lists, frames, data sets, loaders, named inputs, one per client.
 
-Every refusal names the client, what came, what was expected, and the line that would fix it.
+Every error names the client, the actual and the expected data, and the line that would fix it.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -32,12 +32,12 @@ from tacit.errors import DataError
 
 TARGETS = ("labels", "label", "target", "y")  # of a data set with named columns, if no target is given
 _PAIR = "one pair (x, y) per client"
-MAX_CLIENTS = 1 << 16  # from something that does not say when it ends
+MAX_CLIENTS = 1 << 16  # from an iterable without a length
 
 
 @dataclass(frozen=True, eq=False)
 class ClientSamples:
-    """One client's samples as tensors: inputs, of which there may be several, and targets.
+    """One client's samples as tensors: one or several inputs, and targets.
 
     Attributes:
         x: the inputs.
@@ -78,12 +78,12 @@ class _FrameInputs:
     def __array__(self, *_: object, **__: object) -> NDArray[np.float32]:
         columns = {name: as_numbers(name, column, self.who) for name, column in self.columns.items()}
         for name, column in columns.items():
-            gone = np.flatnonzero(np.isnan(column.astype(np.float64)))
-            if len(gone):
+            absent = np.flatnonzero(np.isnan(column.astype(np.float64)))
+            if len(absent):
                 raise DataError(
-                    f"Expected a number in every row of column {name!r} of {self.who}, but {len(gone)} of "
-                    f"{len(column)} rows have none (the first is row {gone[0] + 1}). Fill or remove them, for example "
-                    "with frame.fillna(0), or use tacit.Task.from_table, which marks missing values."
+                    f"Expected a number in every row of column {name!r} of {self.who}, but {len(absent)} of "
+                    f"{len(column)} rows have none (the first is row {absent[0] + 1}). Fill or remove them, for "
+                    "example with frame.fillna(0), or use tacit.Task.from_table, which marks missing values."
                 )
         return np.stack([column.astype(np.float32) for column in columns.values()], axis=1)
 
@@ -112,9 +112,9 @@ def each_client(clients: object) -> Iterator[tuple[str, object]]:
         raise DataError(
             f"Expected {_PAIR}, got a list of inputs and a list of targets. Write clients=list(zip(xs, ys))."
         )
-    found = clients.tolist() if isinstance(clients, np.ndarray) else clients
-    for number, data in enumerate(readable(found, "the clients")):
-        if number == MAX_CLIENTS and isinstance(found, Iterator):
+    items = clients.tolist() if isinstance(clients, np.ndarray) else clients
+    for number, data in enumerate(readable(items, "the clients")):
+        if number == MAX_CLIENTS and isinstance(items, Iterator):
             raise DataError(
                 f"Expected the clients to end, got {number} and no end. Take some: itertools.islice(clients, n); for "
                 "more of them use tacit.Population.split."
@@ -131,7 +131,7 @@ def _are_transposed(clients: Sequence[Any]) -> bool:
 
 
 def read_rows(data: Any, who: str, target: object = None) -> ClientSamples:
-    """The samples of one client, or held-out or public data, in whatever form they are."""
+    """The samples of one client, or held-out or public data, in any supported form."""
     x, y = _inputs_and_targets(data, who, target)
     x = _FrameInputs(columns_of(x, who), who) if is_frame(x) else x
     inputs, targets = _inputs(x, who), to_tensor(y, f"the targets of {who}")
@@ -139,24 +139,24 @@ def read_rows(data: Any, who: str, target: object = None) -> ClientSamples:
         raise DataError(
             f"Expected one target per sample of {who}, got a single number. For one sample write (x[None], [y])."
         )
-    found = ClientSamples(inputs, targets, tuple(x.columns) if isinstance(x, _FrameInputs) else ())
-    if found.count != len(targets):
+    samples = ClientSamples(inputs, targets, tuple(x.columns) if isinstance(x, _FrameInputs) else ())
+    if samples.count != len(targets):
         several = isinstance(x, list) and {np.shape(part)[:1] for part in x} == {(len(targets),)}
         advice = " If these are several inputs, write ((a, b), y), with a tuple." if several else ""
-        raise DataError(f"{capitalized(who)} has {found.count} samples but {len(targets)} targets.{advice}")
+        raise DataError(f"{capitalized(who)} has {samples.count} samples but {len(targets)} targets.{advice}")
     _check_targets(targets, who)
-    return found
+    return samples
 
 
 def _check_targets(targets: Tensor, who: str) -> None:
-    """Missing targets are refused before any loss sees them."""
+    """Raise `DataError` for missing targets, before any loss is computed."""
     if not targets.is_floating_point():
         return
-    gone = torch.isnan(targets).view(len(targets), -1).any(1).nonzero().flatten() if len(targets) else targets
-    if len(gone):
+    absent = torch.isnan(targets).view(len(targets), -1).any(1).nonzero().flatten() if len(targets) else targets
+    if len(absent):
         raise DataError(
-            f"Expected a target for every sample of {who}, but {len(gone)} of {len(targets)} have none: NaN, the first "
-            f"for sample {int(gone[0])}. Remove or fill those samples."
+            f"Expected a target for every sample of {who}, but {len(absent)} of {len(targets)} have none: NaN, the "
+            f"first for sample {int(absent[0])}. Remove or fill those samples."
         )
 
 
@@ -202,7 +202,7 @@ def _inputs_and_targets(data: Any, who: str, target: object) -> tuple[Any, Any]:
 
 
 def _from_columns(columns: dict[str, Any], who: str, target: object) -> tuple[Any, Any]:
-    """Named inputs and the column that is predicted; a single input is not named."""
+    """Named inputs and the column to predict; a single input has no name."""
     name = target if target is not None else next((each for each in TARGETS if each in columns), None)
     if name is None or name not in columns:
         has = listed(map(str, columns))
@@ -230,8 +230,8 @@ def _concatenated(batches: Sequence[Inputs], who: str) -> Inputs:
     """The inputs of several batches, one after the other."""
     kinds = {tuple((name, tuple(part.shape[1:])) for name, part in x.items()) for x in batches}
     if len(kinds) > 1:
-        found = ", ".join(map(str, sorted({shape for kind in kinds for _, shape in kind})))
-        raise DataError(f"Expected samples of one shape for {who}, got {found}. Pad or crop them.")
+        shapes = ", ".join(map(str, sorted({shape for kind in kinds for _, shape in kind})))
+        raise DataError(f"Expected samples of one shape for {who}, got {shapes}. Pad or crop them.")
     return {name: torch.cat([x[name] for x in batches]) for name in batches[0]}
 
 
@@ -241,14 +241,14 @@ def _inputs(x: Any, who: str) -> Inputs:
         return {name: to_tensor(value, f"input {name!r} of {who}") for name, value in named}
     if _are_several(x):
         return {number: to_tensor(part, f"input {number} of {who}") for number, part in enumerate(x)}
-    found = to_tensor(x, f"the inputs of {who}")
-    if found.dim() == 0:
+    tensor = to_tensor(x, f"the inputs of {who}")
+    if tensor.dim() == 0:
         raise DataError(f"Expected samples for {who}, got a single number.")
-    return {SINGLE: found}
+    return {SINGLE: tensor}
 
 
 def _are_several(x: object) -> bool:
-    """Whether this is a tuple of inputs with as many samples each, and not one input as a tuple of samples."""
+    """Whether this is a tuple of inputs with equally many samples, and not one input as a tuple of samples."""
     if not isinstance(x, tuple) or len(x) < 2 or not all(isinstance(part, Tensor | np.ndarray) for part in x):
         return False
     return len({len(part) if part.ndim else -1 for part in x}) == 1
@@ -257,8 +257,8 @@ def _are_several(x: object) -> bool:
 def _single(rows: ClientSamples, fields: InputFields | None, who: str) -> Tensor:
     """The inputs in one tensor."""
     if (SINGLE in rows.x) != (fields is None):
-        wanted, got = ("a single tensor of", "several") if fields is None else ("several", "a single tensor")
-        raise DataError(f"Expected {wanted} inputs for {who}, as for the first client, got {got}.")
+        expected, actual = ("a single tensor of", "several") if fields is None else ("several", "a single tensor")
+        raise DataError(f"Expected {expected} inputs for {who}, as for the first client, got {actual}.")
     return rows.x[SINGLE] if fields is None else fields.pack(rows.x, who)
 
 

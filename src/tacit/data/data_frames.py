@@ -1,6 +1,6 @@
-"""Columns of a data frame, whatever library it comes from: pandas, Polars, pyarrow, or a dictionary of columns.
+"""Columns of a data frame of any library: pandas, Polars, pyarrow, or a dictionary of columns.
 
-Frames are recognised by what they can do, so that none of these libraries is imported unless its user did.
+Frames are recognised by their members, so that none of these libraries is imported unless its user did.
 """
 
 from collections.abc import Iterable, Mapping
@@ -61,7 +61,7 @@ def find_column(columns: Iterable[str], name: object, who: str, role: str) -> st
 
 
 def as_numbers(name: str, column: NDArray[Any], who: str) -> NDArray[Any]:
-    """A column of numbers or booleans; any other is refused, with what to do."""
+    """A column of numbers or booleans; raises `DataError` with advice for any other."""
     if column.dtype.kind in "biuf":
         return column
     if column.dtype.kind in "Mm":
@@ -111,7 +111,7 @@ def _is_arrow_array(column: object) -> bool:
 
 
 def missing_as_none(values: NDArray[Any]) -> NDArray[Any]:
-    """An array of objects in which every missing value is None; other arrays as they are."""
+    """An array of objects with None for every missing value; other arrays are unchanged."""
     if values.dtype.kind in "UT":
         values = values.astype(object)
     if values.dtype.kind != "O":

@@ -1,4 +1,4 @@
-"""Samples of PyTorch's data sets and loaders, and of anything else that yields them, in batches."""
+"""Samples of PyTorch's data sets and loaders, and of other iterables, in batches."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -11,11 +11,11 @@ from torch.utils.data import DataLoader, IterableDataset, RandomSampler, Sequent
 from tacit.data.tensors import check_one_shape, to_tensor
 from tacit.errors import DataError, UserError
 
-MAX_STREAMED_SAMPLES = 1 << 18  # of a client, from something that does not say when it ends
+MAX_STREAMED_SAMPLES = 1 << 18  # of a client, from an iterable without a length
 
 
 def loader_batches(loader: "DataLoader[Any]", who: str) -> Iterator[Any]:
-    """What the loader makes of its data set, in the data set's order; its batch size plays no role in training."""
+    """The loader's batches, in the data set's order; its batch size plays no role in training."""
     data, size = loader.dataset, loader.batch_size
     if loader.batch_sampler is None:  # the data set makes batches itself, or there are none
         yield from (batch_of_one(item, who) if _is_sample(item) else item for item in bounded(loader, who))
@@ -51,12 +51,12 @@ def batch_of_one(sample: Any, who: str) -> Any:
 
 
 def as_pair(batch: Any) -> Any:
-    """Several inputs and the targets as a pair; anything else as it is."""
+    """Several inputs and the targets as a pair; anything else is unchanged."""
     return (tuple(batch[:-1]), batch[-1]) if isinstance(batch, tuple | list) and len(batch) > 2 else batch
 
 
 def readable(items: Iterable[Any], what: str) -> Iterator[Any]:
-    """The same items; what their code raises is reported with the client that they belong to."""
+    """The same items; an error in their code is reported with their client."""
     try:
         yield from items
     except UserError:
@@ -66,7 +66,7 @@ def readable(items: Iterable[Any], what: str) -> Iterator[Any]:
 
 
 def bounded(items: Iterable[Any], who: str, each: int = 1) -> Iterator[Any]:
-    """The same items of this many samples `each`, unless they do not end."""
+    """The same items, of `each` samples; raises `DataError` if there are too many."""
     for number, item in enumerate(items):
         if number * each >= MAX_STREAMED_SAMPLES:
             raise DataError(
@@ -106,9 +106,9 @@ def _one(x: Any, who: str) -> Any:
 
 def stacked(values: Sequence[Any], who: str) -> Tensor:
     """Samples in one tensor."""
-    found = [to_tensor(value, who) for value in values]
-    check_one_shape(found, who, "Pad or crop them.")
-    return torch.stack(found)
+    tensors = [to_tensor(value, who) for value in values]
+    check_one_shape(tensors, who, "Pad or crop them.")
+    return torch.stack(tensors)
 
 
 def capitalized(who: str) -> str:
@@ -117,7 +117,7 @@ def capitalized(who: str) -> str:
 
 
 def described(data: object) -> str:
-    """What something is, for error messages."""
+    """A short description of data, for error messages."""
     match data:
         case None:
             return "None"

@@ -1,9 +1,9 @@
-"""How rows of a table become inputs and targets: a value with a file form, in the run, in the plan, at the site.
+"""The encoding of a table's rows as inputs and targets: a value with a file form, for runs, plans and sites.
 
 Numbers are scaled to [0, 1] between a minimum and a maximum, a missing one becomes 0, and an indicator column marks it;
 dates are numbers of days. Categories get a column for each value, and a missing category is a value like any other; a
 value that is not listed sets no column. These constants come from the clients' own rows (then no guarantee covers them,
-and every guarantee says so), from public rows, or from a file that declares them. That file, written by a person in
+and every guarantee states so), from public rows, or from a file that declares them. That file, written by a person in
 TOML, has the form of the `encoding.json` beside a model::
 
     [numbers]
@@ -42,7 +42,7 @@ from tacit.data.written_numbers import plain_number
 from tacit.errors import DataError, UserError, expect
 
 ENCODING_FORMAT = 1
-MAX_INPUTS = 1 << 17  # of an encoding: what it makes of one row must fit into memory many times
+MAX_INPUTS = 1 << 17  # of an encoding: many encoded rows must fit into memory
 ENCODING = "encoding.json"  # the name of its file
 _MAX_SHOWN = 5  # values in an error message
 Limit = float | str  # a number, or a date as YYYY-MM-DD
@@ -51,7 +51,7 @@ Limits = tuple[Limit, Limit]
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """What the constants of a task's inputs, such as ranges and categories, were computed from.
+    """The source of the constants in a task's inputs, such as ranges and categories.
 
     Attributes:
         source: `row`: none were computed, since each input is a function of its own row; `public`: from public data, or
@@ -78,13 +78,13 @@ class Preprocessing:
             )
 
     def with_target(self, target: str) -> "Preprocessing":
-        """The same, where the values of the target are those of the clients' rows, too."""
+        """The same, with the values of the target taken from the clients' rows, too."""
         more = f"the values of {target!r} are those of all rows (classes=... declares them)."
         return Preprocessing("private", f"{self.detail} T{more[1:]}" if self.source == "private" else more)
 
     @property
     def not_covered(self) -> str:
-        """What a guarantee does not cover because of it, as a sentence; empty if there is nothing."""
+        """A sentence on what a guarantee does not cover because of it; empty if it covers all."""
         if self.source == "private":
             return f"Preprocessing used the clients' rows: {self.detail}"
         if self.source == "undeclared":
@@ -115,13 +115,13 @@ class Scale:
         return cls(low, high, dates[0])
 
     def to_unit(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Numbers as parts of the range; what is outside is not clipped."""
+        """Numbers as fractions of the range; numbers outside are not clipped."""
         return (values - self.low) / max(self.high - self.low, 1e-12)
 
     def from_unit(self, values: NDArray[np.float64]) -> list[Limit]:
-        """The numbers, or dates, of which these are parts of the range."""
-        found = self.low + values * (self.high - self.low)
-        return [_written(day) for day in np.round(found)] if self.dates else found.tolist()
+        """The numbers, or dates, at these fractions of the range."""
+        numbers = self.low + values * (self.high - self.low)
+        return [_written(day) for day in np.round(numbers)] if self.dates else numbers.tolist()
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,7 @@ class TargetColumn:
             Scale.of(self.limits, f"the target {self.name!r}")
 
     def to_plain(self) -> dict[str, Any]:
-        """The target as plain values, without what is empty."""
+        """The target as plain values, without empty ones."""
         return {key: value for key, value in asdict(self).items() if value}
 
     @property
@@ -162,13 +162,13 @@ class TargetColumn:
 
     @property
     def loss(self) -> Any:
-        """The loss that fits."""
+        """The default loss for this target."""
         if not self.classes:
             return MeanSquared()
         return BinaryCrossEntropy() if len(self.classes) == 2 else CrossEntropy()
 
     def read(self, outputs: Tensor) -> dict[str, list[Any]]:
-        """What a model's outputs say, by column: the target, and for classes the probability of each.
+        """The predictions in a model's outputs, by column: the target, and for classes the probability of each.
 
         Example:
             >>> TargetColumn("ill", ("no", "yes")).read(torch.tensor([[0.0], [3.0]]))["predicted ill"]
@@ -192,7 +192,7 @@ class TargetColumn:
 
 @dataclass(frozen=True, kw_only=True)
 class Encoding:
-    """How rows of a table become inputs and targets.
+    """The encoding of a table's rows as inputs and targets.
 
     The order of columns is that of the inputs.
 
@@ -202,7 +202,7 @@ class Encoding:
         indicators: the columns of numbers with an input that marks missing values; None: all of them.
         target: what is predicted; None: that is not known.
         client: the column that names the client; empty: there is none.
-        person: the column that says which rows are one person's; empty: each row is a person of its own.
+        person: the column of person ids; empty: each row is a person of its own.
         dropped: columns that are left out.
         preprocessing: what all these constants were computed from.
         format: the version of the file form.
@@ -257,13 +257,13 @@ class Encoding:
             numbers: its columns of numbers or dates.
             categories: its categorical columns.
             rows: those whose values count.
-            rare: values that fewer rows have get no input, nor does one that all rows have; 0: all values get one.
+            rare: values in fewer rows get no input, nor does a value of all rows; 0: all values get one.
         """
-        found = {name: table.numbers(name)[rows] for name in numbers}
+        columns = {name: table.numbers(name)[rows] for name in numbers}
         return cls(
-            numbers={name: limits_of(values, dates=table.has_dates(name)) for name, values in found.items()},
+            numbers={name: limits_of(values, dates=table.has_dates(name)) for name, values in columns.items()},
             categories={name: _frequent(table.columns[name][rows], rare) for name in categories},
-            indicators=tuple(name for name, values in found.items() if np.isnan(values).any()),
+            indicators=tuple(name for name, values in columns.items() if np.isnan(values).any()),
         )
 
     @classmethod
@@ -281,7 +281,7 @@ class Encoding:
         return convert(plain, cls, Source(label=label, error=DataError))
 
     def to_plain(self) -> dict[str, Any]:
-        """The encoding as plain values for TOML or JSON, without what is empty: its canonical form."""
+        """The encoding as plain values for TOML or JSON, without empty ones: its canonical form."""
         plain = {
             "format": self.format,
             **asdict(self),
@@ -295,7 +295,7 @@ class Encoding:
 
     @property
     def digest(self) -> str:
-        """256 bits of the canonical form, in which the order of columns counts, in hex."""
+        """A digest of 256 bits, in hex, of the canonical form; it depends on the order of columns."""
         return hashlib.blake2b(write_json(self.to_plain()), digest_size=32).hexdigest()
 
     @property
@@ -305,7 +305,7 @@ class Encoding:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What each input is."""
+        """The name of each input."""
         numbers = ((name, f"{name} missing")[: 1 + (name in self._indicators)] for name in self.numbers)
         categories = (f"{name}={value}" for name, values in self.categories.items() for value in values)
         return (*(each for pair in numbers for each in pair), *categories)
@@ -318,15 +318,15 @@ class Encoding:
         return self.target
 
     def inputs(self, source: Any) -> Tensor:
-        """One row of numbers per row of a table, which may be anything that `Task.from_table` reads."""
+        """One row of numbers per row of a table, in any form that `Task.from_table` reads."""
         table = read_table(source)
         inputs: list[NDArray[np.float32]] = []
         for name, limits in self.numbers.items():
-            found = self._numbers(table, name)
-            scaled = np.clip(Scale.of(limits, name).to_unit(found), 0, 1)
+            numbers = self._numbers(table, name)
+            scaled = np.clip(Scale.of(limits, name).to_unit(numbers), 0, 1)
             inputs.append(np.nan_to_num(scaled).astype(np.float32))
             if name in self._indicators:
-                inputs.append(np.isnan(found).astype(np.float32))
+                inputs.append(np.isnan(numbers).astype(np.float32))
         for name, values in self.categories.items():
             places = _places(table.column(name, "input"), values)
             inputs += [(places == place).astype(np.float32) for place in range(len(values))]
@@ -337,7 +337,7 @@ class Encoding:
 
         Args:
             source: a table.
-            loss: what the model is trained with; None: the loss that fits the target.
+            loss: of the model's training; None: the default loss of the target.
         """
         table, target = read_table(source), self.known_target
         table.check_known(target.name, "target")
@@ -360,11 +360,11 @@ class Encoding:
         return self.inputs(table), self.targets(table, loss)
 
     def problems(self, source: Any, *, training: bool = True) -> list[str]:
-        """What of a table does not fit, as sentences: of all columns, not only the first.
+        """The problems of a table, as sentences: those of all columns, not only the first.
 
         Args:
             source: a table.
-            training: whether the target and the patient are needed, as they are for training.
+            training: whether target and person are needed, as for training.
         """
         table = read_table(source)
         checks: list[Callable[[], object]] = [partial(self._numbers, table, name) for name in self.numbers]
@@ -376,7 +376,7 @@ class Encoding:
         return [sentence for check in checks if (sentence := _refusal(check))]
 
     def remarks(self, source: Any) -> Iterator[str]:
-        """What of a table that fits is lost when it is encoded, as sentences."""
+        """The information that a valid table loses when it is encoded, as sentences."""
         table = read_table(source)
         of_rows = f"of {table.rows} values are"
         for name, limits in self.numbers.items():
@@ -384,11 +384,11 @@ class Encoding:
             outside = int(((values < scale.low) | (values > scale.high)).sum())
             if outside:
                 yield f"{name}: {outside} {of_rows} outside {low} to {high} and encoded as the nearer of the two."
-            gone = int(np.isnan(values).sum())
-            if gone and name not in self._indicators:
-                yield f"{name}: {gone} {of_rows} missing and encoded as {low}: none was in training."
-        for name, known in self.categories.items():
-            rows = np.flatnonzero(_places(table.column(name, "input"), known) < 0)
+            absent = int(np.isnan(values).sum())
+            if absent and name not in self._indicators:
+                yield f"{name}: {absent} {of_rows} missing and encoded as {low}: none was in training."
+        for name, categories in self.categories.items():
+            rows = np.flatnonzero(_places(table.column(name, "input"), categories) < 0)
             if len(rows):
                 others = dict.fromkeys(text or "missing" for text in as_texts(table.columns[name][rows[:1000]]))
                 yield (
@@ -397,7 +397,7 @@ class Encoding:
                 )
 
     def random(self, rows: int, key: Key, loss: object = None) -> Samples:
-        """Random rows within the constants, which depend on no data."""
+        """Random rows within the limits and categories, which depend on no data."""
         generator, target = key.public_generator(), self.known_target
         columns: list[Tensor] = []
         for name in self.numbers:
@@ -412,7 +412,7 @@ class Encoding:
         return torch.cat(columns, 1), y if target.classes else torch.rand(rows, 1, generator=generator)
 
     def declared(self, inputs: Sequence[str], who: str, file: Path) -> Self:
-        """The encoding that `file` declares for these inputs; public, unless it says that it is of clients' rows.
+        """The encoding that `file` declares for these inputs; public, unless it declares another source.
 
         Raises `UserError` unless these are the inputs, and numbers have ranges.
         """
@@ -424,7 +424,7 @@ class Encoding:
         for name, (low, high) in self.numbers.items():
             expect(low != high, f"minimum < maximum of {name} in {file}, got {shown(low)} and {shown(high)}")
         if self.preprocessing.source != "public":
-            return self  # such as the encoding of another run, whose constants are those of its clients' rows
+            return self  # such as the encoding of another run, with constants from its clients' rows
         detail = f"Minima, maxima and categories are declared to be public in {file.name}."
         return replace(self, preprocessing=Preprocessing("public", detail))
 
@@ -442,17 +442,17 @@ class Encoding:
 
 
 def _numbers_or_dates(table: Table, name: str, *, dates: bool) -> NDArray[np.float64]:
-    """A column of the one or the other; raises `DataError` if it has the other. All values may be missing."""
-    found = table.with_dates(name) if dates else table
-    values = found.numbers(name)
-    if dates != found.has_dates(name) and not np.isnan(values).all():
+    """A column of numbers, or of dates; raises `DataError` for the other kind. All values may be missing."""
+    source = table.with_dates(name) if dates else table
+    values = source.numbers(name)
+    if dates != source.has_dates(name) and not np.isnan(values).all():
         words = ("numbers", "dates")
         raise DataError(f"Expected {words[dates]} in column {name!r} of {table.name}, got {words[not dates]}.")
     return values
 
 
 def _places(column: NDArray[Any], values: Sequence[str]) -> NDArray[np.int64]:
-    """For each row the place of its text among these values; -1: it is none of them.
+    """For each row the index of its text among these values; -1: it is none of them.
 
     Texts that differ are compared by number: `01` is a text where other rows of its file have texts, and 1 elsewhere.
     """
@@ -460,8 +460,8 @@ def _places(column: NDArray[Any], values: Sequence[str]) -> NDArray[np.int64]:
     places = {value: place for place, value in enumerate(values)}
     by_number = {plain_number(value): place for place, value in enumerate(values)}
     by_number.pop(None, None)
-    found = [places.get(text, by_number.get(plain_number(text), -1)) for text in distinct]
-    return np.array(found, dtype=np.int64)[codes]
+    indices = [places.get(text, by_number.get(plain_number(text), -1)) for text in distinct]
+    return np.array(indices, dtype=np.int64)[codes]
 
 
 def _frequent(column: NDArray[Any], rare: int) -> tuple[str, ...]:
@@ -474,9 +474,9 @@ def _frequent(column: NDArray[Any], rare: int) -> tuple[str, ...]:
 
 
 def limits_of(values: NDArray[np.float64], *, dates: bool) -> Limits:
-    """Minimum and maximum of the known values; 0 and 1 if there are none."""
-    known = values[~np.isnan(values)]
-    low, high = (float(known.min()), float(known.max())) if len(known) else (0.0, 1.0)
+    """Minimum and maximum of the values, without missing ones; 0 and 1 if all are missing."""
+    present = values[~np.isnan(values)]
+    low, high = (float(present.min()), float(present.max())) if len(present) else (0.0, 1.0)
     return (_written(low), _written(high)) if dates else (low, high)
 
 
@@ -486,12 +486,12 @@ def _written(days: float) -> str:
 
 
 def shown(limit: Limit) -> str:
-    """A limit as people write it."""
+    """A limit as text."""
     return limit if isinstance(limit, str) else f"{limit:g}"
 
 
 def _number(limit: Limit) -> float:
-    """A number, or that of a day which is written as YYYY-MM-DD; NaN for any other text."""
+    """A number, or the number of a day written as YYYY-MM-DD; NaN for any other text."""
     if not isinstance(limit, str):
         return limit
     try:

@@ -1,9 +1,9 @@
 """A population on disk from Parquet files that need not fit into memory: two passes, some rows at a time.
 
-The first pass finds where the rows of every client go (`row_places`) and what the encoding depends on (`_sketched`);
-the second encodes the rows and writes them to their places in the files that `population_files` describes. Memory
-depends neither on the number of rows nor on that of clients. Beside the population are `encoding.json`, how rows were
-encoded, and `names.jsonl`, the clients' names in their order.
+The first pass computes the place of every row (`row_places`) and a sketch of the columns for the encoding
+(`_sketched`). The second encodes the rows and writes them to their places in the files that `population_files`
+describes. Memory depends neither on the number of rows nor on that of clients. Beside the population are the encoding
+of the rows, `encoding.json`, and the clients' names in order, `names.jsonl`.
 """
 
 import json
@@ -56,11 +56,11 @@ from tacit.data.tables import (
 )
 from tacit.errors import DataError, expect
 
-_KEPT = 2 * MAX_CATEGORIES  # different values of a column: more than any limit on their number
+_KEPT = 2 * MAX_CATEGORIES  # different values of a column, more than any limit on them
 BATCH = 1 << 16  # rows that are in memory at a time
 NAMES = "names.jsonl"
 OPTIONS = ("public", "drop", "categories", "encoding", "kind", "classes", "person")  # those of `Task.from_table`
-FIXED = ("client", "split", *OPTIONS[1:])  # what a task of a converted table cannot change
+FIXED = ("client", "split", *OPTIONS[1:])  # settings that a task of a converted table cannot change
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,7 +70,7 @@ class ParquetRows:
     Attributes:
         name: what error messages call them.
         paths: the files.
-        keys: columns that names of folders or files stand for, with one value for every file.
+        keys: columns from the names of folders or files, with one value for every file.
         client: the one of them that is the client, if every file is one.
     """
 
@@ -145,7 +145,7 @@ def _new_folder(folder: Path) -> Iterator[Path]:
 def _first_pass(
     rows: ParquetRows, settings: TableSettings, scratch: Path, place: Path
 ) -> tuple[Table, NDArray[np.int64], str]:
-    """The sketch of all rows, the place of each, and the column of the client."""
+    """The sketch of all rows, the place of each row, and the column of the client."""
     places, client = RowPlaces(scratch, rows.count()), ""
     inputs: list[str] = []
     sketch: Columns = {}
@@ -203,7 +203,7 @@ def _second_pass(rows: ParquetRows, encoding: Encoding, places: NDArray[np.int64
 
 
 def _check_persons(table: Table, person: str) -> None:
-    """Raise `DataError` if it is not known of every row whose it is."""
+    """Raise `DataError` unless every row has a person."""
     table.check_known(person, "person")
     if "" in table.texts(person):
         raise DataError(f"Expected the person {person!r} in every row of {table.name}, but some are empty. Fill them.")
@@ -225,7 +225,7 @@ def is_converted(source: object) -> bool:
 
 
 def converted_arguments(source: Any, settings: TableSettings) -> dict[str, Any]:
-    """The arguments of the task that a converted table makes; nothing of it is held out."""
+    """The arguments of a task from a converted table; no rows are held out."""
     folder, encoding = Path(source), Encoding.read(Path(source) / ENCODING)
     _check_fixed(folder, settings, encoding.known_target.name)
     population = open_population(folder)
@@ -263,10 +263,10 @@ def _check_fixed(folder: Path, settings: TableSettings, target: str) -> None:
 
 
 def _sketched(column: NDArray[Any]) -> NDArray[Any]:
-    """What an encoding depends on: a column's values, or of many the least ones and the largest, and a missing one."""
-    gone = missing(column)
-    values = np.unique(column[~gone])
+    """The values on which an encoding depends: all, or of many the least ones and the largest, and a missing one."""
+    absent = missing(column)
+    values = np.unique(column[~absent])
     if len(values) > _KEPT:
         fractions = values[values != np.round(values)][:1] if values.dtype.kind == "f" else values[:0]
         values = np.unique(np.concatenate([values[:_KEPT], values[-1:], fractions]))
-    return np.concatenate([values, column[gone][:1]])
+    return np.concatenate([values, column[absent][:1]])

@@ -1,4 +1,4 @@
-"""Which records are one person's: ids of any kind, as numbers of persons within each client."""
+"""Records by person: ids of any kind, as numbers of persons within each client."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,9 +16,9 @@ _ADVICE = "Give one vector of person ids per client: person=[ids0, ids1, ...]."
 
 
 def number_persons(ids: object, names: Sequence[str], sizes: Sequence[int]) -> tuple[Tensor, int]:
-    """For every record, those of the first client first, the number of its person among those of its client.
+    """The number of each record's person among those of its client, in the order of the clients.
 
-    And the largest number of clients that have a record of the same person, by equal ids.
+    Also the largest number of clients that have a record of the same person, by equal ids.
 
     Args:
         ids: one vector of ids per client, or a dictionary of them in the clients' order; numbers or texts.
@@ -34,14 +34,14 @@ def number_persons(ids: object, names: Sequence[str], sizes: Sequence[int]) -> t
     vectors = list(ids.values() if isinstance(ids, Mapping) else ids)
     if len(vectors) != len(sizes):
         raise DataError(f"Expected the person ids of {len(sizes)} clients, got those of {len(vectors)}. {_ADVICE}")
-    known = [_known(*each) for each in zip(vectors, names, sizes, strict=True)]
-    numbers = [number for values, numbered in known for number in map(numbered.__getitem__, values)]
-    clients = Counter(person for _, numbered in known for person in numbered)
+    per_client = [_known(*each) for each in zip(vectors, names, sizes, strict=True)]
+    numbers = [number for values, numbered in per_client for number in map(numbered.__getitem__, values)]
+    clients = Counter(person for _, numbered in per_client for person in numbered)
     return torch.tensor(numbers), max(clients.values(), default=0)
 
 
 def take_person_column(clients: Any, column: str) -> tuple[Any, list[Any]]:
-    """The clients, which are frames or dictionaries of columns, without the column of person ids, and these ids."""
+    """Clients as frames or dictionaries of columns, without the column of person ids, and these ids."""
     named = clients.items() if isinstance(clients, Mapping) else enumerate(clients)
     pairs = [(name, *_taken(data, column, f"client {name!r}")) for name, data in named]
     rest = {name: data for name, data, _ in pairs} if isinstance(clients, Mapping) else [data for _, data, _ in pairs]
@@ -81,12 +81,12 @@ def _known(ids: Any, who: str, size: int) -> tuple[list[Any], dict[Any, int]]:
     values = ids.tolist() if hasattr(ids, "tolist") else list(ids)
     if len(values) != size:
         raise DataError(f"Expected {size} person ids for {who}, one per record, got {len(values)}.")
-    known: dict[Any, int] = {}
+    numbers: dict[Any, int] = {}
     for record, value in enumerate(values):
         if value is None or value != value or value == "":
             raise DataError(
                 f"Expected a person id for every record of {who}, but record {record} has none. Fill it with an id of "
                 "its own if nobody else has it, or remove the record."
             )
-        known.setdefault(value, len(known))
-    return values, known
+        numbers.setdefault(value, len(numbers))
+    return values, numbers

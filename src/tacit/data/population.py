@@ -36,9 +36,8 @@ class Population(Sequence[Samples]):
         names: what the clients are called; empty: their numbers.
         is_remote: whether the clients' data are not on this machine.
         columns: the names of the inputs' columns, if they come from frames.
-        persons: for every one of `sample_indices`, the number of the person it belongs to, from 0 within each client;
-            None: that is not known.
-        clients_per_person: at how many clients one person has samples, at most; 0: that is not known.
+        persons: for every one of `sample_indices`, the number of its person, from 0 within each client; None: unknown.
+        clients_per_person: at how many clients one person has samples, at most; 0: unknown.
 
     Example:
         >>> x, y = torch.zeros(5, 2), torch.tensor([0, 1, 0, 1, 0])
@@ -69,22 +68,22 @@ class Population(Sequence[Samples]):
 
     @classmethod
     def of(cls, clients: Sequence[Samples]) -> "Population":
-        """A population from any sequence of `(x, y)` pairs; a population is returned as it is."""
+        """A population from any sequence of `(x, y)` pairs; a population is returned unchanged."""
         return clients if isinstance(clients, Population) else read_clients(clients, None, None, None)[0]
 
     def label(self, client: int) -> str:
-        """What error messages call a client."""
+        """The name of a client in error messages."""
         return f"client {self.names[client]!r}" if self.names else f"client {client}"
 
     @classmethod
     def remote(cls, clients: int, like: Samples | None = None, samples: int = 0, unit: Unit = Unit.RECORD) -> Self:
-        """Clients whose data are not on this machine, as the server of a federation knows them: only their number.
+        """Clients with data on other machines, as the server of a federation knows them: only their number.
 
         Args:
             clients: how many there are.
             like: samples of the same form, such as public ones, if there are any.
             samples: how many of them, or of persons, each client declares to have.
-            unit: what these are.
+            unit: whether these are records or persons.
 
         Example:
             >>> len(Population.remote(8)), Population.remote(8).is_remote
@@ -150,7 +149,7 @@ class Population(Sequence[Samples]):
 
     @property
     def unit(self) -> Unit:
-        """What is protected within a client: a person where it is known whose records are whose, otherwise a record."""
+        """The unit that is protected within a client: a person where records are assigned to persons, else a record."""
         return Unit.RECORD if self.persons is None else Unit.PERSON
 
     @cached_property
@@ -162,13 +161,13 @@ class Population(Sequence[Samples]):
 
     @property
     def client_units(self) -> ClientUnits:
-        """Records or persons of every client, as far as it is public."""
+        """The public numbers of every client's records or persons."""
         return ClientUnits(tuple(self.unit_sizes.tolist()), self.unit, self.clients_per_person)
 
     def samples_of(self, client: int, units: Tensor) -> tuple[Tensor, Tensor | None]:
-        """The indices of the samples of these units of a client, which ascend, one unit after the other.
+        """The indices of the samples of these ascending units of a client, one unit after the other.
 
-        And how many each of them has, if they are persons; None: one.
+        Also the number of samples of each unit, if units are persons; None: one each.
         """
         if self.persons is None:
             return self.indices(client)[units], None
@@ -180,7 +179,7 @@ class Population(Sequence[Samples]):
         return self.indices(client)[order], numbers.bincount()[units]
 
     def with_persons(self, ids: object) -> "Population":
-        """The population in which these ids, one vector per client, say which samples are one person's.
+        """The population with these ids of persons, one vector per client.
 
         Equal ids are one person, at one client or at several.
         """
@@ -221,23 +220,23 @@ def check_not_empty(sizes: Sequence[int], label: Callable[[int], str]) -> None:
 def read_clients(
     clients: object, persons: object, target: str | None, inputs: InputFields | None
 ) -> tuple[Population, InputFields | None]:
-    """The clients' data in one pool, with the ids of persons if there are any, and how their inputs are packed."""
+    """The clients' data in one pool, with the ids of persons if there are any, and the fields of packed inputs."""
     if isinstance(clients, Population):
         return clients if persons is None else clients.with_persons(persons), inputs
     names: list[str] = []
     rows: list[client_samples.ClientSamples] = []
     for who, data in client_samples.each_client(clients):
         names.append(who)
-        found = client_samples.read_rows(data, who, target)
-        rows.append(found.aligned(rows[0].columns if rows else (), who))
+        samples = client_samples.read_rows(data, who, target)
+        rows.append(samples.aligned(rows[0].columns if rows else (), who))
     expect(len(rows) > 0, "at least one client, got none")
     check_not_empty([each.count for each in rows], lambda client: names[client])
     fields = None if SINGLE in rows[0].x else inputs or InputFields.of(rows[0].x)
     x, y = client_samples.pool(rows, names, fields)
     parts = torch.split(torch.arange(len(x)), [each.count for each in rows])
     named = tuple(str(name) for name in clients) if isinstance(clients, Mapping) else ()
-    made = replace(Population.split(x, y, parts, named), columns=rows[0].columns)
-    return made if persons is None else made.with_persons(persons), fields
+    population = replace(Population.split(x, y, parts, named), columns=rows[0].columns)
+    return population if persons is None else population.with_persons(persons), fields
 
 
 def read_held(
@@ -254,7 +253,7 @@ def read_held(
 
 
 def owners_of(parts: Sequence[Tensor]) -> Tensor:
-    """The number of the part that each row is of, those of the first part first.
+    """The number of each row's part, in the order of the parts.
 
     Example:
         >>> owners_of([torch.zeros(2), torch.zeros(1)])

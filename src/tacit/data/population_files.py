@@ -1,9 +1,9 @@
 """Populations on disk: the samples of all clients, one after the other, in files that are mapped into memory.
 
-A folder has `x`, `y`, `offsets`, `indices` and, if it is known whose samples are whose, `persons`: plain numbers in the
+A folder has `x`, `y`, `offsets`, `indices` and, if samples are assigned to persons, `persons`: plain numbers in the
 machine's byte order, and `population.json` with their types and shapes. Ten million clients take no memory: a wave
-reads what it trains on, ahead of time, and lets go of it. The lengths of the files are checked against the description;
-they are data, and no code.
+reads its samples ahead of time, and releases them. The lengths of the files are checked against the description; the
+files are data, not code.
 """
 
 import math
@@ -30,7 +30,7 @@ from tacit.data.tensors import MAPPED, to_tensor
 from tacit.errors import DataError, expect
 
 PERSON_IDS = "persons"
-STORED = "_tacit_file"  # the file, the type and the shape of a tensor that any process can open again
+STORED = "_tacit_file"  # the file, type and shape of a tensor, by which any process can open it again
 _KINDS = ("float32", "float64", "int64", "uint8")
 _FORMAT = 1
 
@@ -50,7 +50,7 @@ class ArrayForm:
 
 @dataclass(frozen=True)
 class PopulationForm:
-    """What a folder contains."""
+    """The contents of a folder."""
 
     clients: int
     samples: int
@@ -92,8 +92,8 @@ class PopulationWriter:
             x: the inputs.
             y: the targets.
             sizes: how many samples each client has.
-            persons: for every sample the id of its person, a number or a text, so that methods which protect records
-                protect persons; equal ids at two clients are two persons. None: that is not known, of no client.
+            persons: for every sample the id of its person, a number or a string, so that methods that protect records
+                protect persons; equal ids at two clients are two persons. None: unknown, for all clients.
         """
         inputs, targets = to_tensor(x, "the inputs").numpy(), to_tensor(y, "the targets").numpy()
         counts = np.asarray(list(sizes) if not isinstance(sizes, np.ndarray) else sizes, np.int64)
@@ -155,7 +155,7 @@ def write_population(folder: Path | str, clients: Iterable[Sequence[Any]]) -> Po
 
 
 def _with_persons(clients: Iterable[Sequence[Any]]) -> Iterable[Sequence[Any]]:
-    """The clients; those of a population with the persons that it knows, which its pairs do not have."""
+    """The clients; those of a population with its persons, which its pairs lack."""
     if not isinstance(clients, Population) or clients.persons is None:
         return clients
     persons = torch.split(clients.persons, clients.sizes.tolist())
@@ -185,11 +185,11 @@ def open_array(path: Path, form: ArrayForm, count: int) -> Tensor:
         raise DataError(f"Expected {count} samples of {form} in {path}: the description does not fit.")
     expected = count * form.octets
     try:
-        found = path.stat().st_size
+        size = path.stat().st_size
     except OSError as error:
         raise DataError(f"Expected {path} of a population, but it cannot be read ({error.strerror}).") from error
-    if found != expected:
-        raise DataError(f"Expected {path} to have {expected} bytes, got {found}. Write the population again.")
+    if size != expected:
+        raise DataError(f"Expected {path} to have {expected} bytes, got {size}. Write the population again.")
     array: NDArray[Any] = np.memmap(path, dtype=form.dtype, mode="r", shape=(count, *form.shape))
     tensor = to_tensor(array, str(path))
     setattr(tensor, STORED, (path, form, count))
@@ -210,7 +210,7 @@ def read_ahead(population: Population, clients: Tensor) -> None:
 
 
 def release_pages(population: Population) -> None:
-    """Let go of what this process has read: the system keeps it for as long as it has room."""
+    """Release the pages that this process has read: the system caches them while it has room."""
     if is_stored(population):
         parts = (population.x, population.y, population.sample_indices, population.offsets, population.persons)
         for tensor in parts:
@@ -224,8 +224,8 @@ def is_stored(population: Population) -> bool:
 
 
 def _mapping(tensor: Tensor) -> mmap.mmap:
-    found: mmap.mmap = getattr(tensor, MAPPED)._mmap
-    return found
+    mapping: mmap.mmap = getattr(tensor, MAPPED)._mmap
+    return mapping
 
 
 def form_of(array: NDArray[Any]) -> ArrayForm:

@@ -1,7 +1,7 @@
-"""Where the rows of a table go so that those of every client follow one another, found in bounded memory.
+"""The places of a table's rows, sorted by client, in bounded memory.
 
 Rows are divided among temporary files by a digest of their client's name, so that all rows of a client are in the same
-one and each can be sorted in memory. Clients keep the order in which they first appear, and rows of a client theirs.
+one and each can be sorted in memory. Clients stay in the order of their first rows, and so do the rows of a client.
 """
 
 from collections.abc import Iterator, Sequence
@@ -27,7 +27,7 @@ def digests(names: Sequence[str]) -> NDArray[np.uint64]:
 
 
 class RowPlaces:
-    """Collects the clients of all rows, then says where each row goes.
+    """Collects the clients of all rows, then computes the place of each row.
 
     Args:
         folder: for temporary files, of about 32 bytes a row.
@@ -43,7 +43,7 @@ class RowPlaces:
             self._stack = stack.pop_all()
 
     def add(self, clients: Sequence[str]) -> None:
-        """The clients of the next rows."""
+        """Add the clients of the next rows."""
         keys = digests(clients)
         rows = np.arange(self._seen, self._seen + len(clients), dtype=np.uint64)
         bucket = keys[:, 0] % len(self._buckets)
@@ -58,7 +58,7 @@ class RowPlaces:
         self._stack.close()
 
     def finish(self, offsets: Path) -> NDArray[np.int64]:
-        """The place of every row, in a file; writes where the rows of every client begin to another one."""
+        """The place of every row, in a file; writes the first place of every client to another file."""
         self.close()
         assert self._seen == self._rows
         places: NDArray[np.int64] = np.memmap(self._folder / "places", np.int64, "w+", shape=(self._rows,))

@@ -1,4 +1,4 @@
-"""From a table with a column that names the client to a task: roles of columns, encoding, split, model.
+"""A task from a table with a column that names the client: roles of columns, encoding, split, model.
 
 Held-out rows are the clients' own unless whole clients are held out, so their metrics are not covered by a guarantee,
 and neither are constants of the encoding that come from the clients' rows.
@@ -30,12 +30,12 @@ MAX_CLASSES = 20  # different whole numbers of a target that is a class
 TargetKind = Literal["auto", "classes", "number"]
 PUBLIC_ROWS = 100  # random ones, if there are no public rows
 HIDDEN = 32  # units of the default model
-MAX_WEIGHTS = 1 << 26  # 256 MiB: a manifest or a plan names the sizes, whoever wrote it
+MAX_WEIGHTS = 1 << 26  # 256 MiB: the sizes come from a manifest or a plan, which may be hostile
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TableSettings:
-    """How a table becomes a task; `Task.from_table` describes the fields."""
+    """The settings of a task from a table; `Task.from_table` describes the fields."""
 
     target: str
     client: str | None = None
@@ -58,12 +58,12 @@ class TableSettings:
             if getattr(self, field) is not None:
                 object.__setattr__(self, field, str(getattr(self, field)))
         for field in ("drop", "categories", "classes"):
-            given = getattr(self, field)
-            object.__setattr__(self, field, (given,) if isinstance(given, str) else tuple(map(str, given)))
+            value = getattr(self, field)
+            object.__setattr__(self, field, (value,) if isinstance(value, str) else tuple(map(str, value)))
 
     @property
     def fraction(self) -> float | None:
-        """The fraction of rows that is held out; None: a table of its own is, or nothing."""
+        """The fraction of rows that is held out; None: a separate table, or nothing."""
         return self.test if isinstance(self.test, int | float) else None
 
     @property
@@ -75,14 +75,14 @@ class TableSettings:
         return None if self.public is None else read_table(self.public, "the public table")
 
     def with_roles_of(self, declared: Encoding, table: Table) -> "TableSettings":
-        """The same, where columns have the roles that a file declares, unless others are given."""
+        """The same, with the columns' roles from a file where none are given."""
         more = [name for name in declared.dropped if name in table.columns and name not in self.drop]
         client = self.client if self.client or table.client else declared.client or None
         return replace(self, client=client, person=self.person or declared.person or None, drop=(*self.drop, *more))
 
 
 def task_arguments(source: Any, given: TableSettings) -> dict[str, Any]:
-    """The arguments of the task that a table makes."""
+    """The arguments of the task of a table."""
     table, declared = read_table(source), declared_encoding(given)
     settings = given if declared is None else given.with_roles_of(declared, table)
     client = client_column(table, settings.client)
@@ -97,14 +97,14 @@ def task_arguments(source: Any, given: TableSettings) -> dict[str, Any]:
     model = sized_model(settings.model, x.shape[1], encoding.known_target.outputs)
     loss = _loss(settings, encoding, model, x)
     y = encoding.targets(table, loss)
-    held = None if test is None else encoding.samples(test, loss)
+    held_out = None if test is None else encoding.samples(test, loss)
     if rows.held_out is not None:
-        held = x[rows.held_out], y[rows.held_out]
+        held_out = x[rows.held_out], y[rows.held_out]
     own = rows.held_out is not None and settings.split == "rows"
     return {
         "model": model,
         "clients": Population.split(x, y, rows.clients, [names[each] for each in rows.numbers]),
-        "test": held,
+        "test": held_out,
         "owners": rows.owners,
         "loss": loss,
         "public": public_samples(encoding, public, key, loss),
@@ -123,7 +123,7 @@ def public_samples(encoding: Encoding, public: Table | None, key: Key, loss: obj
 
 
 def input_columns(table: Table, client: str, settings: TableSettings) -> list[str]:
-    """The columns that are inputs, after all roles were checked."""
+    """The columns that are inputs; checks all roles."""
     for role, column in (("client", client), ("person", settings.person)):
         if column == settings.target:
             raise DataError(f"Expected different columns as {role} and target of {table.name}, got {column!r} as both.")
@@ -140,7 +140,7 @@ def input_columns(table: Table, client: str, settings: TableSettings) -> list[st
 
 
 def declared_encoding(settings: TableSettings) -> Encoding | None:
-    """What a file declares; None: there is none, and constants are those of rows."""
+    """The encoding in a file; None: there is no file, and constants come from rows."""
     return None if settings.encoding in (None, "public") else Encoding.read(settings.encoding or "")
 
 
@@ -152,7 +152,7 @@ def make_encoding(
     training: NDArray[np.int64],
     public: Table | None,
 ) -> Encoding:
-    """How rows of a table become inputs and targets, and what that was computed from."""
+    """The encoding of a table's inputs and target, and the source of its constants."""
     declared = declared_encoding(settings)
     if declared is None:
         base = _fitted(table, inputs, settings, training, public)
@@ -177,7 +177,7 @@ def make_encoding(
 def _fitted(
     table: Table, inputs: Sequence[str], settings: TableSettings, training: NDArray[np.int64], public: Table | None
 ) -> Encoding:
-    """The constants of public rows, if there are any, or of the training rows."""
+    """The encoding with constants from public rows, if there are any, or from the training rows."""
     for name in settings.categories:
         find_column(inputs, name, table.name, "categories")
     for name in inputs:
@@ -192,13 +192,13 @@ def _fitted(
     numbers = [name for name in inputs if name not in texts]
     source, rows = (table, training) if public is None else (public, np.arange(public.rows))
     _check_categories(source, texts)
-    found = Encoding.of(source, numbers, texts, rows)
+    encoding = Encoding.of(source, numbers, texts, rows)
     where = "all training rows" if public is None else f"{len(rows)} public rows"
     detail = f"minima, maxima and categories are those of {where}."
     if public is None:
         detail = f"{detail} A file that declares them (encoding=...) avoids it."
-        return replace(found, preprocessing=Preprocessing("private", detail))
-    return replace(found, preprocessing=Preprocessing("public", detail.capitalize()))
+        return replace(encoding, preprocessing=Preprocessing("private", detail))
+    return replace(encoding, preprocessing=Preprocessing("public", detail.capitalize()))
 
 
 def _target_of(table: Table, settings: TableSettings) -> TargetColumn:
@@ -273,7 +273,7 @@ class TableModel:
 
     @property
     def weights(self) -> int:
-        """How many weights it has, without biases."""
+        """The number of weights, without biases."""
         if self.name == "logistic":
             return self.inputs * self.outputs
         return self.hidden * (self.inputs + self.outputs)
@@ -287,7 +287,7 @@ class TableModel:
 
 
 def _loss(settings: TableSettings, encoding: Encoding, model: Any, x: Tensor) -> Any:
-    """The loss that was given or that fits the target, and a model with an output for each of two classes."""
+    """The given loss, or the one that fits the target and a model with an output for each of two classes."""
     loss = encoding.known_target.loss if settings.loss is None else settings.loss
     if isinstance(loss, BinaryCrossEntropy) and settings.model is not None and _outputs_of(model, x) == 2:
         return CrossEntropy()
@@ -295,7 +295,7 @@ def _loss(settings: TableSettings, encoding: Encoding, model: Any, x: Tensor) ->
 
 
 def sized_model(model: Any, inputs: int, outputs: int) -> nn.Module | Callable[[], nn.Module]:
-    """The model that was given, by name or as a function of the numbers of inputs and outputs; none: `mlp`."""
+    """The given model, by name or as a function of the numbers of inputs and outputs; none: `mlp`."""
     if isinstance(model, nn.Module):
         return model
     named = TableModel(model or "mlp") if model is None or isinstance(model, str) else model  # type: ignore[arg-type]
@@ -303,19 +303,19 @@ def sized_model(model: Any, inputs: int, outputs: int) -> nn.Module | Callable[[
         return replace(named, inputs=inputs, outputs=outputs)
     make: Callable[..., nn.Module] = model
     try:
-        wanted = inspect.signature(make).parameters
+        parameters = inspect.signature(make).parameters
     except (TypeError, ValueError):
         return make
-    sizes = {name: size for name, size in (("inputs", inputs), ("outputs", outputs)) if name in wanted}
+    sizes = {name: size for name, size in (("inputs", inputs), ("outputs", outputs)) if name in parameters}
     return (lambda: make(**sizes)) if sizes else make
 
 
 def _outputs_of(model: nn.Module | Callable[[], nn.Module], x: Tensor) -> int:
-    """How many outputs a model has for a sample; 0 if it does not accept it."""
+    """The number of a model's outputs for a sample; 0 if it does not accept it."""
 
     def width() -> int:
-        made = model if isinstance(model, nn.Module) else model()
-        return int(made(x[:2]).shape[-1])
+        module = model if isinstance(model, nn.Module) else model()
+        return int(module(x[:2]).shape[-1])
 
     return attempt(width) or 0
 

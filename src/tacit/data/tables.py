@@ -1,8 +1,8 @@
-"""Tables as people have them: CSV and Parquet files, frames of pandas, Polars or pyarrow, folders with one per client.
+"""Users' tables: CSV and Parquet files, frames of pandas, Polars or pyarrow, folders with one per client.
 
 CSV files are read without any other library: with commas, semicolons (and then decimal commas), tabs or bars, with a
-byte-order mark or without, compressed by gzip or not. Parquet files need pyarrow, which is in the extra `data`. Folders
-may say what their rows have in common, as Hive and Spark write them: `hospital=3/part.parquet`.
+byte-order mark or without, compressed by gzip or not. Parquet files need pyarrow, which is in the extra `data`. Names
+of folders may hold columns, as Hive and Spark write them: `hospital=3/part.parquet`.
 """
 
 import csv
@@ -42,10 +42,10 @@ class Table:
     """Columns of equal length: numbers (NaN: missing), dates, or strings (None: missing).
 
     Attributes:
-        name: what error messages call it.
+        name: for error messages.
         columns: by name.
         client: the column that names the client, if the table comes from one file per client.
-        ambiguous_columns: columns of texts that may be numbers, each with the sentence that refuses it as such.
+        ambiguous_columns: columns of strings that may be numbers, each with the error message for such a use.
     """
 
     name: str
@@ -58,14 +58,14 @@ class Table:
         return len(next(iter(self.columns.values()), ()))
 
     def column(self, name: str, role: str) -> NDArray[Any]:
-        """A column as it is; raises `DataError` if there is none of this name, which was given as this role."""
+        """An unchanged column; raises `DataError`, which names its role, if there is no such column."""
         return self.columns[find_column(self.columns, name, self.name, role)]
 
     def has_dates(self, name: str) -> bool:
         return bool(self.columns[name].dtype.kind == "M")
 
     def with_dates(self, name: str) -> "Table":
-        """The same, where texts of a column that are all written as dates are dates, as in a CSV file."""
+        """The same, with a column of strings that are all dates converted to dates, as in a CSV file."""
         if self.column(name, "input").dtype.kind != "O":
             return self
         return replace(self, columns={**self.columns, name: _typed(self.texts(name))})
@@ -88,15 +88,15 @@ class Table:
 
     def check_known(self, name: str, role: str) -> None:
         """Raise `DataError` if a column has missing values."""
-        gone = np.flatnonzero(missing(self.column(name, role)))
-        if len(gone):
+        absent = np.flatnonzero(missing(self.column(name, role)))
+        if len(absent):
             raise DataError(
-                f"Expected the {role} {name!r} in every row of {self.name}, but {len(gone)} of {self.rows} rows have "
-                f"none (the first is row {gone[0] + 1}). Remove or fill them."
+                f"Expected the {role} {name!r} in every row of {self.name}, but {len(absent)} of {self.rows} rows have "
+                f"none (the first is row {absent[0] + 1}). Remove or fill them."
             )
 
     def check_readable(self, name: str) -> None:
-        """Raise `DataError` if the values of a column may be numbers, but which ones is not certain."""
+        """Raise `DataError` if the values of a column may be numbers in more than one way."""
         if name in self.ambiguous_columns:
             raise DataError(self.ambiguous_columns[name])
 
@@ -141,7 +141,7 @@ def read_table(source: Any, name: str = "the table") -> Table:
 
 
 def missing(column: NDArray[Any]) -> NDArray[np.bool_]:
-    """Which values of a column are missing."""
+    """A mask of the missing values of a column."""
     if column.dtype.kind == "f":
         return np.asarray(np.isnan(column))
     if column.dtype.kind == "M":
@@ -152,11 +152,11 @@ def missing(column: NDArray[Any]) -> NDArray[np.bool_]:
 def as_texts(column: NDArray[Any]) -> list[str]:
     """The values of a column as categories; missing ones are empty."""
     values = column.astype(str) if column.dtype.kind == "M" else column
-    return ["" if gone else text_of(value) for value, gone in zip(values.tolist(), missing(column), strict=True)]
+    return ["" if absent else text_of(value) for value, absent in zip(values.tolist(), missing(column), strict=True)]
 
 
 def coded(column: NDArray[Any]) -> tuple[list[str], NDArray[np.int64]]:
-    """The different texts of a column in order, and for each row the index of its text.
+    """The distinct texts of a column in order, and for each row the index of its text.
 
     Example:
         >>> coded(np.array([10.0, 9.0, np.nan, 9.0]))
@@ -214,7 +214,7 @@ def table_files(folder: Path) -> list[Path]:
 
 
 def client_of_file(path: Path) -> str:
-    """The client whose file this is."""
+    """The client of a file."""
     return path.name.split(".")[0]
 
 
@@ -227,7 +227,7 @@ def _from_partitions(folder: Path) -> Table:
 
 
 def check_not_in_files(keys: Iterable[str], table: Table) -> None:
-    """Raise `DataError` if a file has a column that its folder or its name stands for."""
+    """Raise `DataError` if a file has a column of the same name as one from its folder or its name."""
     for key in keys:
         if key in table.columns:
             source = "the file's name is the client" if key == CLIENT else "a folder's name says it"
@@ -240,7 +240,7 @@ def _of_clients(name: str, tables: Mapping[str, Table]) -> Table:
 
 
 def _joined(name: str, tables: Sequence[Table], more: Columns, client: str = "") -> Table:
-    """Tables with the same columns as one, and columns with a value for each of them."""
+    """Join tables with the same columns, and add columns with one value for each table."""
     for table in tables:
         check_not_in_files(more, table)
         check_same_columns(tables[0], table)
@@ -271,7 +271,7 @@ def stack_columns(parts: Sequence[NDArray[Any]]) -> NDArray[Any]:
 
 
 def _as_strings(part: NDArray[Any]) -> NDArray[Any]:
-    texts = [None if gone else text for text, gone in zip(as_texts(part), missing(part), strict=True)]
+    texts = [None if absent else text for text, absent in zip(as_texts(part), missing(part), strict=True)]
     return np.array(texts, dtype=object)
 
 
@@ -312,8 +312,8 @@ def parse_table(content: bytes, name: str) -> Table:
     """
     text = _decoded(content, name)
     texts = _columns(text, name)
-    known = {title: [text for text in column if not _is_gone(text)] for title, column in texts.items()}
-    numbers, ambiguous_columns = read_numbers(known, name, semicolons=_separator(text) == ";")
+    present = {title: [text for text in column if not _is_gone(text)] for title, column in texts.items()}
+    numbers, ambiguous_columns = read_numbers(present, name, semicolons=_separator(text) == ";")
     return Table(
         name,
         {title: _typed(column, numbers.get(title)) for title, column in texts.items()},
@@ -322,12 +322,12 @@ def parse_table(content: bytes, name: str) -> Table:
 
 
 def parse_texts(content: bytes, name: str) -> dict[str, list[str]]:
-    """The columns of a CSV file as it has them, without spaces around the texts."""
+    """The columns of a CSV file as strings, without surrounding spaces."""
     return _columns(_decoded(content, name), name)
 
 
 def original_texts(source: Any) -> dict[str, list[str]]:
-    """The columns of a CSV file as it has them; of any other source, none."""
+    """The columns of a CSV file as strings; of any other source, none."""
     path = Path(source) if isinstance(source, str | Path) else Path()
     return parse_texts(_content(path), str(path)) if path.is_file() and not path.name.endswith(PARQUET) else {}
 
@@ -377,15 +377,15 @@ def _is_gone(text: str) -> bool:
 
 
 def _typed(texts: Sequence[str], numbers: Sequence[float] | None = None) -> NDArray[Any]:
-    """A column of texts as the numbers of those that are not missing, if there are, or as dates, if all are."""
-    gone = [_is_gone(text) for text in texts]
+    """A column of strings, as dates if all are dates, or with these numbers for those that are not missing."""
+    gaps = [_is_gone(text) for text in texts]
     if numbers is not None:
         values = iter(numbers)
-        return np.array([np.nan if absent else next(values) for absent in gone], dtype=np.float64)
-    if all(absent or _DATE.fullmatch(text) for text, absent in zip(texts, gone, strict=True)):
+        return np.array([np.nan if absent else next(values) for absent in gaps], dtype=np.float64)
+    if all(absent or _DATE.fullmatch(text) for text, absent in zip(texts, gaps, strict=True)):
         with suppress(ValueError):  # such as the 31st of February
-            return np.array(["NaT" if absent else text[:10] for text, absent in zip(texts, gone, strict=True)], "M8[D]")
-    return np.array([None if absent else text for text, absent in zip(texts, gone, strict=True)], dtype=object)
+            return np.array(["NaT" if absent else text[:10] for text, absent in zip(texts, gaps, strict=True)], "M8[D]")
+    return np.array([None if absent else text for text, absent in zip(texts, gaps, strict=True)], dtype=object)
 
 
 def _checked(name: str, columns: Columns) -> Table:
@@ -408,17 +408,17 @@ def _checked(name: str, columns: Columns) -> Table:
 def _plain(column: NDArray[Any]) -> NDArray[Any]:
     """Numbers as float64, dates as days, anything else as strings."""
     if column.dtype.kind in "iu" and len(column) and max(int(column.max()), -int(column.min())) > EXACT:
-        return column.astype(str).astype(object)  # identifiers, which numbers would mix up
+        return column.astype(str).astype(object)  # identifiers, which are not distinct as numbers
     if column.dtype.kind in "biuf":
         return column.astype(np.float64)
     if column.dtype.kind == "M":
         return column.astype("M8[D]")
     if column.dtype.kind == "m":  # durations, in days
         return np.where(np.isnat(column), np.nan, column / np.timedelta64(1, "D"))
-    known = [value for value in column if value is not None]
-    if all(map(is_number, known)) and not any(isinstance(value, int) and abs(value) > EXACT for value in known):
+    present = [value for value in column if value is not None]
+    if all(map(is_number, present)) and not any(isinstance(value, int) and abs(value) > EXACT for value in present):
         return np.array([np.nan if value is None else value for value in column], dtype=np.float64)
-    if known and all(hasattr(value, "isoformat") and hasattr(value, "year") for value in known):
+    if present and all(hasattr(value, "isoformat") and hasattr(value, "year") for value in present):
         return np.array(["NaT" if value is None else value.isoformat()[:10] for value in column], "M8[D]")
     return np.array([None if value is None else text_of(value) for value in column], dtype=object)
 
@@ -430,19 +430,19 @@ def is_partitioned(folder: Path) -> bool:
 
 def partitioned_files(folder: Path, endings: tuple[str, ...]) -> list[Path]:
     """The tables in a folder and in its folders named COLUMN=VALUE, at any depth, in the order of their paths."""
-    found: list[Path] = []
+    paths: list[Path] = []
     for path in sorted(folder.iterdir()):
         if path.name.startswith((".", "_")):  # such as _SUCCESS, which Spark writes
             continue
         if path.is_dir() and "=" in path.name:
-            found += partitioned_files(path, endings)
+            paths += partitioned_files(path, endings)
         elif path.is_file() and path.name.endswith(endings):
-            found.append(path)
-    return found
+            paths.append(path)
+    return paths
 
 
 def partition_columns(folder: Path, files: Sequence[Path]) -> Columns:
-    """What the folders say, as columns with one value for every file: numbers, if all of them are."""
+    """The columns in the names of folders, with one value for every file: numbers, if all of them are."""
     values = [_values_in(path.relative_to(folder)) for path in files]
     for path, each in zip(files, values, strict=True):
         if each.keys() != values[0].keys():
@@ -454,11 +454,11 @@ def partition_columns(folder: Path, files: Sequence[Path]) -> Columns:
     columns: Columns = {}
     for key, column in texts.items():
         numbers = plain_column([text for text in column if text is not None])
-        known = iter(numbers or ())
+        remaining = iter(numbers or ())
         if numbers is None:
             columns[key] = np.array(column, dtype=object)
         else:
-            columns[key] = np.array([np.nan if text is None else next(known) for text in column])
+            columns[key] = np.array([np.nan if text is None else next(remaining) for text in column])
     return columns
 
 

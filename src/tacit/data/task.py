@@ -68,7 +68,7 @@ class Task:
             and targets, or your own `Loss`.
         public: data that is not private, in the same form; some methods choose coordinates or bounds from it.
         name: the task's name in reports.
-        preprocessing: what the constants in the inputs were computed from; the guarantee lists what it does not cover.
+        preprocessing: the source of the constants in the inputs; the guarantee lists what it does not cover.
         test_overlap: held-out samples that a client owns are `refused`; `coincidental` if different units may have
             equal samples, as in a table with few columns; `intended` if they are the clients' own, which the guarantee
             then lists as not covered. Only `refused` compares the samples.
@@ -156,8 +156,8 @@ class Task:
         loss = _loss_for(self.loss, population.y)
         set_field("loss", loss)
         set_field("inputs", inputs)
-        wanted, floats = _types(population.x, self.model, inputs, self.output)
-        x = population.x if wanted is None else population.x.to(wanted)
+        dtype, floats = _types(population.x, self.model, inputs, self.output)
+        x = population.x if dtype is None else population.x.to(dtype)
         set_field("clients", replace(population, x=x, y=_cast_targets(population.y, loss, floats)))
         for name, samples in held.items():
             cast = samples and (_cast_like(samples[0], x), _cast_targets(samples[1], loss, floats))
@@ -177,7 +177,7 @@ class Task:
 
     @property
     def not_covered(self) -> tuple[str, ...]:
-        """What no guarantee of a run on this task covers, as sentences."""
+        """Sentences on what no guarantee of a run on this task covers."""
         metrics = "Held-out metrics, and what is decided by them: they are computed on samples that clients own."
         return tuple(filter(None, (self.preprocessing.not_covered, metrics * (self.test_overlap == "intended"))))
 
@@ -186,7 +186,7 @@ class Task:
         return Population.of(self.clients)
 
     def without_code(self) -> "Task":
-        """The same data and loss, without the function that makes the model."""
+        """The same data and loss, without the model."""
         bare = copy.copy(self)
         object.__setattr__(bare, "model", nn.Identity())
         return bare
@@ -207,9 +207,9 @@ class Task:
 def _types(
     x: Tensor, model: Any, inputs: InputFields | None, output: Output | None
 ) -> tuple[torch.dtype | None, torch.dtype]:
-    """The types that inputs (None: they stay as they are) and targets that are no classes are converted to.
+    """The types to which inputs (None: unchanged) and targets other than classes are converted.
 
-    By what the model computes with. A function is called once, where the data do not decide.
+    They are those in which the model computes. A function is called once where the data do not determine them.
     """
     if x.dtype == torch.float32 and not isinstance(model, nn.Module):
         return None, torch.float32
@@ -239,17 +239,17 @@ def _cast_like(x: Tensor, pool: Tensor) -> Tensor:
 
 
 def _loss_for(loss: object, y: Tensor) -> Any:
-    """The loss that was given; cross-entropy over every position, if labels have several."""
-    found = as_loss(loss)
+    """The given loss; cross-entropy over every position, if labels have several."""
+    converted = as_loss(loss)
     several = y.dim() >= 2 and y.shape[1:] != (1,) and not y.is_floating_point()
     if isinstance(loss, nn.CrossEntropyLoss):
         if y.is_floating_point() and y.dim() > 1:  # probabilities of the classes
             return FunctionLoss(unreduced(loss))
         if several and loss.label_smoothing == 0:
             return SequenceCrossEntropy(None if loss.weight is None else tuple(loss.weight.tolist()), loss.ignore_index)
-    if type(found) is CrossEntropy and several and not _one_hot(y):
-        return SequenceCrossEntropy(found.weight)
-    return found
+    if type(converted) is CrossEntropy and several and not _one_hot(y):
+        return SequenceCrossEntropy(converted.weight)
+    return converted
 
 
 def _one_hot(y: Tensor) -> bool:

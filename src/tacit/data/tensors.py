@@ -14,7 +14,7 @@ from torch import Tensor
 from tacit.data.data_frames import is_number
 from tacit.errors import DataError
 
-MAPPED = "_tacit_mapped"  # the memory-mapped array that a tensor shows
+MAPPED = "_tacit_mapped"  # attribute of a tensor: its memory-mapped array
 
 
 def to_tensor(values: Any, who: str) -> Tensor:
@@ -64,7 +64,7 @@ def _spanned(arrays: Sequence[NDArray[Any]]) -> Tensor:
 
 
 def _pooled_on_disk(parts: Sequence[Tensor]) -> Tensor:
-    """A copy in a temporary file, which disappears with the process: the parts may be larger than memory."""
+    """A copy in a temporary file, removed with the process: the parts may be larger than memory."""
     count, shape = sum(map(len, parts)), tuple(parts[0].shape[1:])
     kind = torch.empty(0, dtype=parts[0].dtype).numpy().dtype
     with tempfile.TemporaryFile() as file:
@@ -77,18 +77,18 @@ def _pooled_on_disk(parts: Sequence[Tensor]) -> Tensor:
 
 
 def _plain_tensor(values: Tensor, who: str) -> Tensor:
-    """The numbers of a tensor that has some, of a type that kernels and NumPy have: half precision becomes float32."""
+    """The numbers of a tensor in a type that kernels and NumPy support: half precision becomes float32."""
     kind = values.dtype
     if values.is_sparse or (values.layout != torch.strided and not values.is_nested):
         raise DataError(f"Expected {who} as a dense tensor, got a sparse one. Convert it with .to_dense().")
-    for refused, wanted, found in (
+    for refused, expected, actual in (
         (values.is_nested, "samples of one shape", "a nested tensor. Pad it: torch.nested.to_padded_tensor(x, 0.0)."),
         (values.device.type == "meta", "numbers", "a tensor without data (device='meta'). Load its data."),
         (values.is_complex(), "real numbers", f"{kind}. Use torch.view_as_real(x)."),
         (values.is_quantized, "plain numbers", f"{kind}. Convert them with .dequantize()."),
     ):
         if refused:
-            raise DataError(f"Expected {wanted} for {who}, got {found}")
+            raise DataError(f"Expected {expected} for {who}, got {actual}")
     if values.requires_grad or values.device.type != "cpu":
         values = values.detach().cpu()
     return values.float() if kind in (torch.float16, torch.bfloat16) else values
@@ -98,8 +98,8 @@ def check_one_shape(samples: Iterable[Any], who: str, advice: str) -> None:
     """Raise `DataError` if these arrays or tensors have several shapes."""
     shapes = sorted({tuple(np.shape(each)) for each in samples})
     if len(shapes) > 1:
-        found = ", ".join(map(str, shapes[:3]))
-        raise DataError(f"Expected samples of one shape for {who}, got {found}. {advice}")
+        examples = ", ".join(map(str, shapes[:3]))
+        raise DataError(f"Expected samples of one shape for {who}, got {examples}. {advice}")
 
 
 def _to_array(values: Any, who: str) -> NDArray[Any]:
@@ -118,13 +118,13 @@ def _to_array(values: Any, who: str) -> NDArray[Any]:
 
 
 def _list_of_tensors(values: Sequence[Any], who: str) -> NDArray[Any]:
-    found = [torch.as_tensor(each) for each in values]
-    check_one_shape(found, who, "Pad them to one length, for example with torch.nn.utils.rnn.pad_sequence.")
-    return _plain_tensor(torch.stack(found), who).numpy()
+    tensors = [torch.as_tensor(each) for each in values]
+    check_one_shape(tensors, who, "Pad them to one length, for example with torch.nn.utils.rnn.pad_sequence.")
+    return _plain_tensor(torch.stack(tensors), who).numpy()
 
 
 def _share(array: NDArray[Any]) -> Tensor:
-    """A tensor that shares the array's memory where PyTorch can; whole numbers get a type that it computes with."""
+    """A tensor that shares the array's memory where PyTorch can; other types are converted to supported ones."""
     if array.dtype.kind == "u" and array.dtype.itemsize > 1:
         array = array.astype(np.int64)
     if array.dtype.kind == "f" and array.dtype.itemsize not in (4, 8):
@@ -156,15 +156,15 @@ def _first_text(array: NDArray[Any]) -> str:
 
 
 def _unmasked(values: Any, who: str) -> NDArray[Any]:
-    """The numbers of an array of which none is masked."""
-    gone = int(np.ma.getmaskarray(values).sum())
-    if gone:
+    """The numbers of a masked array; raises `DataError` if any is masked."""
+    masked = int(np.ma.getmaskarray(values).sum())
+    if masked:
         raise DataError(
-            f"Expected numbers for {who}, got {gone} masked values of {values.size}. Fill them, for example with "
+            f"Expected numbers for {who}, got {masked} masked values of {values.size}. Fill them, for example with "
             "x.filled(0), or remove those samples."
         )
-    found: NDArray[Any] = values.data
-    return found
+    numbers: NDArray[Any] = values.data
+    return numbers
 
 
 def _strings(who: str, example: str) -> str:

@@ -1,7 +1,7 @@
-"""Numbers as people write them in files: with marks for thousands and decimals, which differ by country, and percent.
+"""Numbers in text files: with marks for thousands and decimals, which differ by country, and percent signs.
 
 A column is read in the one way in which all its values are numbers. Where two ways are left (`1,003` is a thousand or
-one), the file's other columns decide; if they do not, the column stays text, with a sentence that refuses it as input.
+one), the file's other columns decide; otherwise the column stays text, with the error message for its use as input.
 """
 
 import re
@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 THOUSANDS = {".": ",", ",": "."}  # by the decimal mark
 PERCENT = "%"
 EXACT = 1 << 53  # whole numbers up to this one are distinct as float64
-_GAPS = r"\s'’"  # other marks for thousands, which go with either decimal mark
+_GAPS = r"\s'’"  # other marks for thousands, with either decimal mark
 _WRITTEN = {
     mark: re.compile(rf"[+-]?(?:\d*|[1-9]\d{{0,2}}(?:[{_GAPS}{other}]\d{{3}})+)(?:[{mark}]\d*)?(?:[eE][+-]?\d+)?")
     for mark, other in THOUSANDS.items()
@@ -21,11 +21,11 @@ Ways = dict[str, list[float]]  # the numbers of a column, by the decimal mark wi
 def read_numbers(
     columns: Mapping[str, Sequence[str]], name: str, *, semicolons: bool
 ) -> tuple[dict[str, list[float]], dict[str, str]]:
-    """The columns that are numbers, and for columns that only look like it the sentence that says why.
+    """The columns that are numbers, and for ambiguous ones the reason why they are not.
 
     Args:
         columns: the texts of every column, without missing values.
-        name: what error messages call the file.
+        name: of the file, for error messages.
         semicolons: whether they separate the file's columns; commas are then decimal marks.
 
     Example:
@@ -34,20 +34,20 @@ def read_numbers(
         >>> read_numbers({"gravity": ["1,003", "1,030"], "age": ["40", "71"]}, "t.csv", semicolons=False)[0]
         {'age': [40.0, 71.0]}
     """
-    plain = {title: found for title, texts in columns.items() if (found := plain_column(texts)) is not None}
+    plain = {title: readings for title, texts in columns.items() if (readings := plain_column(texts)) is not None}
     others = {title: _without_percent(texts) for title, texts in columns.items() if title not in plain}
     others = {title: texts for title, texts in others.items() if all(map(_is_written, texts))}
     if not others:
         return plain, {}
     points = {title: list(columns[title]) for title in plain if any("." in text for text in columns[title])}
     ways = {title: _ways(texts) for title, texts in (points | others).items()}
-    evident = {title: next(iter(found)) for title, found in ways.items() if len(found) == 1}
+    evident = {title: next(iter(readings)) for title, readings in ways.items() if len(readings) == 1}
     numbers, ambiguous_columns = dict(plain), {}
     for title, texts in (points | others).items():
         marks = {mark for other, mark in evident.items() if other != title}
-        found = _chosen(ways[title], texts, marks, semicolons=semicolons)
-        if found is not None and _percent_in_all_or_none(columns[title]):
-            numbers[title] = found
+        readings = _chosen(ways[title], texts, marks, semicolons=semicolons)
+        if readings is not None and _percent_in_all_or_none(columns[title]):
+            numbers[title] = readings
         elif title in others or ways[title]:
             numbers.pop(title, None)
             ambiguous_columns[title] = _ambiguity(title, columns[title], ways[title], name)
@@ -55,9 +55,9 @@ def read_numbers(
 
 
 def plain_number(text: str) -> float | None:
-    """The number that a text is in programs, with a decimal point and no other mark.
+    """The number in a text with a decimal point and no other mark, as in programs.
 
-    Whole numbers that a float64 does not distinguish are none, but identifiers.
+    Whole numbers that a float64 cannot distinguish are not numbers, but identifiers.
     """
     try:
         number = None if "_" in text else float(text)  # Python would read 1_000
@@ -67,7 +67,7 @@ def plain_number(text: str) -> float | None:
 
 
 def plain_column(texts: Sequence[str]) -> list[float] | None:
-    """Such numbers, if all texts are."""
+    """Such numbers, if all texts are such."""
     numbers = []
     for text in texts:
         if (number := plain_number(text)) is None:
@@ -89,19 +89,19 @@ def _is_written(text: str) -> bool:
 
 
 def _number(text: str, mark: str) -> float | None:
-    """The number that a text is with this decimal mark."""
+    """The number in a text with this decimal mark."""
     if not _WRITTEN[mark].fullmatch(text):
         return None
     return plain_number(re.sub(rf"[{_GAPS}{THOUSANDS[mark]}]", "", text).replace(mark, "."))
 
 
 def _ways(texts: Sequence[str]) -> Ways:
-    found = {mark: [_number(text, mark) for text in texts] for mark in THOUSANDS}
-    return {mark: [n for n in numbers if n is not None] for mark, numbers in found.items() if None not in numbers}
+    readings = {mark: [_number(text, mark) for text in texts] for mark in THOUSANDS}
+    return {mark: [n for n in numbers if n is not None] for mark, numbers in readings.items() if None not in numbers}
 
 
 def _chosen(ways: Ways, texts: Sequence[str], others: Collection[str], *, semicolons: bool) -> list[float] | None:
-    """The numbers of a column; None: more than one way is left, or none."""
+    """The numbers of a column; None: there are several ways to read it, or none."""
     if len(ways) < 2 or ways["."] == ways[","]:
         return next(iter(ways.values()), None)
     usual = _usual_mark(texts, semicolons=semicolons)
@@ -110,11 +110,11 @@ def _chosen(ways: Ways, texts: Sequence[str], others: Collection[str], *, semico
 
 
 def _usual_mark(texts: Sequence[str], *, semicolons: bool) -> str | None:
-    """The decimal mark that is expected: a point, and a comma where semicolons separate the columns."""
-    found = {mark for mark in THOUSANDS for text in texts if mark in text}
-    if found == {"."}:
+    """The usual decimal mark: a point, and a comma where semicolons separate the columns."""
+    marks = {mark for mark in THOUSANDS for text in texts if mark in text}
+    if marks == {"."}:
         return "."
-    return "," if found == {","} and semicolons else None
+    return "," if marks == {","} and semicolons else None
 
 
 def _ambiguity(title: str, texts: Sequence[str], ways: Ways, name: str) -> str:

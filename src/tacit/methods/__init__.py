@@ -7,10 +7,10 @@ embedded digits, and `SHORT_NAMES` the fields of records that also have a short 
 (`{"pruning.counts": "keep"}`). Adding a method is adding a file, and `make catalogue`.
 
 Names, summaries and parameters are in `catalogue.json`, which is written from the files (`tacit.methods.cataloguing`),
-so that they are known before PyTorch is imported. A file is imported when one of its methods is used.
+so that they are available before PyTorch is imported. A file is imported when one of its methods is used.
 
-Packages of others register methods as entry points of the group `tacit.methods`, by name. A function in a file of the
-user's is `FILE.py:FUNCTION`; it is executed when the method is made, and whoever calls `make` must have been told to.
+Other packages register methods as entry points of the group `tacit.methods`, by name. A function in a user's file is
+`FILE.py:FUNCTION`; the file is executed when the method is made, so that a caller of `make` needs the user's consent.
 """
 
 import importlib.util
@@ -35,13 +35,13 @@ if TYPE_CHECKING:
 Factory = Callable[..., "Method"]
 DESCENT_FIELDS = ("lr", "steps", "epochs", "batch_size", "decay", "momentum", "weight_decay")  # with short names
 CATALOGUE = Path(__file__).with_name("catalogue.json")
-GROUP = "tacit.methods"  # of the entry points of packages of others
+GROUP = "tacit.methods"  # of the entry points of other packages
 _RECORD = re.compile(r"[A-Z]\w*\(.*\)", re.DOTALL)
 
 
 @dataclass(frozen=True)
 class DefaultTask:
-    """The task that a method runs on unless another one is chosen, and that task's arguments for this method."""
+    """A method's default task, and that task's arguments for this method."""
 
     task: str = "digits"
     args: Mapping[str, object] = field(default_factory=dict)
@@ -49,21 +49,21 @@ class DefaultTask:
 
 @cache
 def definitions() -> Mapping[str, Definition]:
-    """Every method's factory as the catalogue describes it, by the method's name. Imports none of them.
+    """The definition of every method in the catalogue, by the method's name. Imports none of them.
 
     Example:
         >>> definitions()["fedavg"].parameters["rounds"]
         '50'
     """
-    found = {name: Definition(**entry) for name, entry in json.loads(CATALOGUE.read_bytes()).items()}
-    return MappingProxyType({**_of_packages(), **found})
+    own = {name: Definition(**entry) for name, entry in json.loads(CATALOGUE.read_bytes()).items()}
+    return MappingProxyType({**_of_packages(), **own})
 
 
 def find(name: str) -> Factory:
     """The factory of the method with this name.
 
     Raises:
-        UserError: there is no such method; the message lists all names and points to the nearest.
+        UserError: there is no such method; the message lists all names and suggests the nearest.
     """
     reference = file_reference(name, "method")
     if reference is not None and reference.file.is_file():
@@ -105,7 +105,7 @@ Python file. Register it as an entry point of the group tacit.methods, and insta
 
 
 def is_ours(name: str) -> bool:
-    """Whether a registered method is one of Tacit's own: making any other imports a package of others."""
+    """Whether a registered method is one of Tacit's own: making any other imports another package."""
     return choose(definitions(), name, "method").module.startswith(f"{__name__}.")
 
 
@@ -118,9 +118,9 @@ def validate(name: str, args: Mapping[str, object]) -> None:
 
 
 def options(name: str) -> Sequence[str]:
-    """The names that the method with this name can be given: factory's parameters, pieces, settings, short names."""
-    known = definition(name).parameters
-    return list(dict.fromkeys([*known, *SLOTS, *SETTINGS, *short_names(name)]))
+    """The options of the method with this name: its factory's parameters, pieces, settings, short names."""
+    parameters = definition(name).parameters
+    return list(dict.fromkeys([*parameters, *SLOTS, *SETTINGS, *short_names(name)]))
 
 
 def expand(name: str, args: Mapping[str, object]) -> dict[str, object]:
@@ -136,10 +136,12 @@ def expand(name: str, args: Mapping[str, object]) -> dict[str, object]:
 
 def short_names(name: str) -> Mapping[str, str]:
     """The field that each short name of a method stands for: `lr` is `descent.lr`, where a factory has no `lr`."""
-    found = definition(name)
-    names = {**{f"descent.{field}": field for field in DESCENT_FIELDS}, **found.short_names}
-    known = found.parameters
-    fields = {short: path for path, short in names.items() if path.partition(".")[0] in known and short not in known}
+    entry = definition(name)
+    names = {**{f"descent.{field}": field for field in DESCENT_FIELDS}, **entry.short_names}
+    parameters = entry.parameters
+    fields = {
+        short: path for path, short in names.items() if path.partition(".")[0] in parameters and short not in parameters
+    }
     return MappingProxyType(fields)
 
 
@@ -162,8 +164,8 @@ def make(name: str, args: Mapping[str, object] = MappingProxyType({})) -> "Metho
     """The method with this name and with arguments from a file or a command line.
 
     Arguments are checked against the factory's signature; dots reach into its records (`descent.lr`). Any other name is
-    that of a piece or setting of the finished method, or with dots of a field of it; both are given as Python writes
-    them. `budget="none"` leaves a budget out.
+    that of a piece or setting of the finished method or, with dots, of one of its fields; both are written as in
+    Python. `budget="none"` leaves a budget out.
 
     Example:
         >>> made = make("fl-std", {"rounds": "3", "descent.lr": "0.1", "server.rate": "1/2", "sampler": "Everyone()"})
@@ -172,11 +174,11 @@ def make(name: str, args: Mapping[str, object] = MappingProxyType({})) -> "Metho
     """
     label = f"method {name}"
     validate(name, args)
-    known = definition(name).parameters
-    given = {key: _piece(value) for key, value in expand(name, args).items()}
-    own = {key: value for key, value in given.items() if key.partition(".")[0] in known}
+    parameters = definition(name).parameters
+    values = {key: _piece(value) for key, value in expand(name, args).items()}
+    own = {key: value for key, value in values.items() if key.partition(".")[0] in parameters}
     try:
-        made = call(find(name), label, own)
+        method = call(find(name), label, own)
     except TacitError:
         raise
     except Exception as error:  # a user's function may fail in any way
@@ -184,10 +186,10 @@ def make(name: str, args: Mapping[str, object] = MappingProxyType({})) -> "Metho
             raise
         why = f"{type(error).__name__}: {error}".rstrip(".")
         raise UserError(f"{name} failed: {why}. Call the function in Python to see where.") from error
-    if not hasattr(made, "trainer"):
-        raise UserError(f"Expected {name} to return a tacit.Method, got {type(made).__name__}.")
-    found = changed(made, {key: given[key] for key in given if key not in own}, label)
-    return found if found.name == name else replace(found, name=name)
+    if not hasattr(method, "trainer"):
+        raise UserError(f"Expected {name} to return a tacit.Method, got {type(method).__name__}.")
+    adjusted = changed(method, {key: values[key] for key in values if key not in own}, label)
+    return adjusted if adjusted.name == name else replace(adjusted, name=name)
 
 
 def __getattr__(name: str) -> Factory:
@@ -202,17 +204,17 @@ def __dir__() -> list[str]:
 
 def _of_packages() -> dict[str, Definition]:
     """The methods that installed packages register; their source is read, and nothing is imported."""
-    found = {}
+    methods = {}
     for point in entry_points(group=GROUP):
         module, _, function = point.value.partition(":")
         path = _source(module)
-        known = {} if path is None else read_definitions(path, module)
-        found[point.name] = known.get(function, Definition(module, function, f"A method of {module}.", {}))
-    return found
+        functions = {} if path is None else read_definitions(path, module)
+        methods[point.name] = functions.get(function, Definition(module, function, f"A method of {module}.", {}))
+    return methods
 
 
 def _source(module: str) -> Path | None:
-    """The source file of a module, found without importing its packages."""
+    """The source file of a module, located without importing its packages."""
     package, *rest = module.split(".")
     spec = importlib.util.find_spec(package)
     if spec is None or spec.origin is None:

@@ -1,6 +1,6 @@
 """Write the catalogue of methods from their files: `make catalogue`, or `python -m tacit.methods.cataloguing`.
 
-A test compares the catalogue with what the files give.
+A test compares the catalogue with the files.
 """
 
 import importlib
@@ -16,8 +16,8 @@ from tacit.core.discovery import Definition
 
 def entries() -> dict[str, dict[str, object]]:
     """Every method as its file defines it, by name."""
-    found = pkgutil.iter_modules(methods.__path__)
-    modules = [importlib.import_module(f"{methods.__name__}.{each.name}") for each in found]
+    files = pkgutil.iter_modules(methods.__path__)
+    modules = [importlib.import_module(f"{methods.__name__}.{each.name}") for each in files]
     return {name: entry for module in modules for name, entry in _entries_of(module)}
 
 
@@ -25,8 +25,8 @@ def _entries_of(module: ModuleType) -> Iterator[tuple[str, dict[str, object]]]:
     tasks, short_names = getattr(module, "DEFAULT_TASKS", {}), getattr(module, "SHORT_NAMES", {})
     for factory in getattr(module, "METHODS", ()):
         name = factory.__name__.replace("_", "-")
-        made = asdict(Definition.of(factory, short_names, tasks.get(name, ())))
-        yield name, {key: value for key, value in made.items() if value}
+        entry = asdict(Definition.of(factory, short_names, tasks.get(name, ())))
+        yield name, {key: value for key, value in entry.items() if value}
 
 
 def write() -> None:

@@ -41,7 +41,7 @@ from tacit.pieces.trainers import Masked, Sgd
 
 _DESCENT = Sgd(lr=0.215, steps=5, batch_size=10)  # for Fashion-MNIST (Table 3)
 _DROPOUTS = 0.1  # the fraction of a cohort that may be lost in any phase: the noise of the sum stays the same
-NOISE_OPTIONS = ("epsilon", "delta", "noise", "clip")  # what a differentially private form takes in addition
+NOISE_OPTIONS = ("epsilon", "delta", "noise", "clip")  # additional parameters of a differentially private form
 _DRAWS = 100  # of random coordinates; the median of their updates' norms is the clipping bound (Section 4)
 
 
@@ -202,14 +202,14 @@ def _masked(name: str, selection: Selection, rounds: int, cohort: int, descent: 
 
 
 def _private(scheme: Callable[..., Method]) -> Callable[..., Method]:
-    """The differentially private form of a scheme: it has the scheme's parameters, and those of FL-TOP-DP for noise."""
+    """The differentially private form of a scheme, with the scheme's parameters and those of FL-TOP-DP for noise."""
     own, noise = signature(scheme).parameters, signature(fl_top_dp).parameters
     parameters = Signature([*own.values(), *(noise[name] for name in NOISE_OPTIONS)], return_annotation=Method)
 
     def factory(*args: object, **named: object) -> Method:
-        given = parameters.bind(*args, **named)
-        given.apply_defaults()
-        values: dict[str, Any] = given.arguments
+        binding = parameters.bind(*args, **named)
+        binding.apply_defaults()
+        values: dict[str, Any] = binding.arguments
         plain = scheme(**{name: values[name] for name in own})
         return _with_noise(plain, values["cohort"], *(values[name] for name in NOISE_OPTIONS))
 

@@ -24,13 +24,13 @@ class CatalogEntry:
     """A named task.
 
     Attributes:
-        name: what the command line calls it.
+        name: on the command line.
         module: of this package.
         function: the factory in that module; its signature is the schema of the task's arguments.
-        data: the data sets that it is made from.
+        data: its data sets.
         natural_clients: the clients that the data define, if they are the default.
-        folder: folder of files without a checksum, which users generate themselves.
-        preprocessing: what constants in the inputs, such as ranges, are computed from by default (`Preprocessing`).
+        folder: of files without a checksum, which users generate themselves.
+        preprocessing: the default source of constants in the inputs, such as ranges (`Preprocessing`).
     """
 
     name: str
@@ -43,8 +43,8 @@ class CatalogEntry:
 
     @property
     def factory(self) -> "Callable[..., Task]":
-        found: Callable[..., Task] = self.definition.load()
-        return found
+        factory: Callable[..., Task] = self.definition.load()
+        return factory
 
     @property
     def definition(self) -> Definition:
@@ -119,7 +119,7 @@ def make_task(name: str, **options: object) -> "Task":
 
     Raises:
         UserError: the name or an option is unknown or has the wrong type; the message suggests the nearest name.
-        DataError: data is missing; the message says how to get it.
+        DataError: data is missing; the message explains how to get it.
 
     Example:
         >>> task = make_task("digits", clients="50")

@@ -1,4 +1,4 @@
-"""Data sets as records (files, checksums, sources, licences), and how their files are found and read.
+"""Data sets as records (files, checksums, sources, licences), and functions that locate and read their files.
 
 A file is looked up in `$TACIT_DATA`, then in the cache folder (`$XDG_CACHE_HOME/tacit`, usually `~/.cache/tacit`), then
 where Debian's package `dataset-fashion-mnist` installs. In each folder the layout is `<data set>/<file>`. Every read
@@ -49,7 +49,7 @@ class DataSet:
         licence: under which the data may be used.
         source: publication or publisher.
         records: number and kind of records.
-        optional: paths of files that a task can do without.
+        optional: paths of files that tasks do not require.
     """
 
     name: str
@@ -64,7 +64,7 @@ class DataSet:
 
 
 def data_folders() -> list[Path]:
-    """Where files are looked up, in this order; downloads are stored in the first."""
+    """The folders in which files are looked up, in order; downloads are stored in the first."""
     configured, base = os.environ.get("TACIT_DATA"), os.environ.get("XDG_CACHE_HOME")
     cache = (Path(base) if base else Path.home() / ".cache") / "tacit"
     return [*([Path(configured).expanduser()] if configured else []), cache, DEBIAN]
@@ -93,17 +93,17 @@ def read(file: File) -> bytes:
 
 def verify(content: bytes, file: File, origin: str) -> None:
     """Raise `DataError` unless the content has the file's checksum; `origin` is the path or URL it came from."""
-    found = hashlib.sha256(content).hexdigest()
-    if found != file.sha256:
+    actual = hashlib.sha256(content).hexdigest()
+    if actual != file.sha256:
         size = f"{len(content)} bytes" if len(content) <= file.size else f"more than {file.size} bytes"
         raise DataError(
             f"{origin} has the wrong content: expected sha256 {file.sha256} ({file.size} bytes), "
-            f"found {found} ({size}). Delete it and fetch it again."
+            f"found {actual} ({size}). Delete it and fetch it again."
         )
 
 
 def how_to_get(file: File) -> str:
-    """What a user can do about a missing file."""
+    """Advice on a missing file, as a sentence."""
     data_set = file.path.split("/", 1)[0]
     by_hand = f"put the file at $TACIT_DATA/{file.path}"
     if not file.urls:

@@ -1,7 +1,7 @@
 """Download the files of data sets.
 
-Downloads go to a temporary folder and are moved to their place only after they have been verified. A download comes
-over https only, and ends with an error as soon as it is longer than the file can be.
+Downloads go to a temporary folder and are moved to their place only after they have been verified. Downloads use
+https only, and fail as soon as they are longer than the file can be.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ from tacit.tasks.datasets import DataSet, File, data_folders, locate, verify
 from tacit.tasks.formats import max_packed, pack, packing_of, unpack
 
 _CHUNK = 1 << 18  # bytes per read
-Progress = Callable[[str, int, int | None], None]  # a file's name, its bytes so far and, if it is declared, of how many
+Progress = Callable[[str, int, int | None], None]  # a file's name, its bytes so far and, if declared, their total
 
 
 def fetch(data: DataSet) -> list[Path]:
@@ -61,7 +61,7 @@ def _fetch_from_one_source(files: list[File], progress: Progress) -> list[Path]:
 
 
 def _install(file: File, download: Path, url: str) -> Path:
-    """Verify a download, compress it as the file's name says, and move it to its place atomically."""
+    """Verify a download, compress it according to the file's name, and move it to its place atomically."""
     target, temporary = data_folders()[0] / file.path, download.parent / file.name
     packing = packing_of(url)
     content = unpack(download, member=file.member, limit=file.size, packing=packing)
@@ -77,7 +77,7 @@ def _install(file: File, download: Path, url: str) -> Path:
 
 @contextlib.contextmanager
 def _temporary_folder(parent: Path) -> Iterator[Path]:
-    """On the same file system as the final place, so that moving a file there is atomic."""
+    """A folder on the same file system as the final place, so that moving a file there is atomic."""
     with storage_errors(parent):
         parent.mkdir(parents=True, exist_ok=True)
         folder = tempfile.TemporaryDirectory(prefix=".fetch-", dir=parent)
@@ -122,7 +122,7 @@ def _download(url: str, target: Path, most: int, progress: Callable[[int, int | 
 
 
 def _check_transport(url: str) -> None:
-    """Raise `OSError` for a connection that others on the way can change; this machine itself is trusted."""
+    """Raise `OSError` for a connection that can be tampered with; this machine itself is trusted."""
     parts = urllib.parse.urlsplit(url)
     if parts.scheme != "https" and (parts.scheme, parts.hostname) not in (("http", "127.0.0.1"), ("http", "localhost")):
         raise OSError("expected an https address")

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from tacit.errors import DataError
 
 PACKINGS = (".tar.gz", ".gz", ".zip", ".npz")
-MAX_ARCHIVE = 8  # an archive may have this many times the bytes of the file that is wanted from it
+MAX_ARCHIVE = 8  # an archive may have this many times the bytes of the member that is read
 MAX_OVERHEAD = 1 << 20  # bytes of headers and directories, beside content
 MAX_DIMENSIONS = 4  # of an IDX array
 _IMAGE = (3, 32, 32)  # of an image record, after its label
@@ -27,7 +27,7 @@ IDX_TYPES: dict[int, np.dtype[Any]] = {0x08: np.dtype("u1"), 0x0C: np.dtype(">i4
 
 
 def packing_of(path: str) -> str:
-    """How a file is compressed, by its name: one of `PACKINGS`, or `.raw`."""
+    """The compression of a file, by its name: one of `PACKINGS`, or `.raw`."""
     return next((packing for packing in PACKINGS if path.endswith(packing)), ".raw")
 
 
@@ -38,7 +38,7 @@ def unpack(path: Path, *, member: str = "", limit: int, packing: str = "") -> by
         path: the file.
         member: for a zip or tar archive, the base name of the file inside.
         limit: expected bytes of content; at most one more byte is read, whatever the file declares.
-        packing: one of `PACKINGS` or `.raw`; by default what the file's name says.
+        packing: one of `PACKINGS` or `.raw`; by default from the file's name.
 
     Raises:
         DataError: the file is truncated, damaged, encrypted, or much larger than its content should be.
@@ -54,7 +54,7 @@ def unpack(path: Path, *, member: str = "", limit: int, packing: str = "") -> by
 
 
 def max_packed(limit: int, packing: str) -> int:
-    """The most bytes that a file may have whose content has `limit` bytes; archives may hold other files too."""
+    """The maximum size of a file with `limit` bytes of content; archives may hold other files too."""
     return limit * (MAX_ARCHIVE if packing in (".tar.gz", ".zip") else 1) + limit // 100 + MAX_OVERHEAD
 
 
@@ -65,7 +65,7 @@ def _check_size(path: Path, most: int) -> None:
 
 
 def pack(content: bytes, path: Path) -> None:
-    """Write content, compressed as the file's name says: gzip, npz for image records, or not at all."""
+    """Write content, compressed according to the file's name: gzip, npz for image records, or not at all."""
     if path.suffix == ".npz":
         labels, images = image_records(content)
         with path.open("wb") as target:
@@ -114,7 +114,7 @@ def _gzip(path: Path, _: str, limit: int) -> bytes:
 
 
 class _Capped:
-    """A stream that raises once more than `limit` bytes are read: what precedes a member is decompressed too."""
+    """A stream that raises once more than `limit` bytes are read: data before a member is decompressed too."""
 
     def __init__(self, stream: gzip.GzipFile, limit: int) -> None:
         self.stream, self.left = stream, limit

@@ -181,7 +181,7 @@ def image_task(
     owners: Tensor | None = None,
     loss: Loss | None = None,
 ) -> Task:
-    """A task on images with scaled pixels, of which each client has a part."""
+    """A task on images with scaled pixels, partitioned among clients."""
     return Task(
         model=model,
         clients=Population.split(*samples, parts),
@@ -282,7 +282,7 @@ def _scale_pixels(images: NDArray[Any]) -> Tensor:
 
 
 def _public_digits(count: int, key: Key) -> Samples | None:
-    """This many MNIST images, if MNIST is present."""
+    """Random MNIST images, if MNIST is present."""
     expect(count >= 0, f"public={count} >= 0")
     if count == 0 or any(locate(file) is None for file in MNIST.files[:2]):
         return None

@@ -1,16 +1,16 @@
 """Medical tasks: outcomes of patients, with hospitals as clients.
 
 They replace the proprietary Premier data of FL-TOP, with the same network (at another number of inputs), the same
-80/20 split over all patients (by patient where one has several stays) and the same kind of features. Only what is known
-at the time of the prediction is an input; each factory lists what is excluded. The split into training and test rows is
-fixed; the seed changes which client owns which training row.
+80/20 split over all patients (by patient where one has several stays) and the same kind of features. Inputs are
+limited to facts known at the time of the prediction; each factory lists the excluded ones. The split into training and
+test rows is fixed; the seed changes which client owns which training row.
 
 Features are in [0, 1]. Numbers are scaled by their minimum and maximum; a missing number becomes 0, and an indicator
 column marks it. Categories become one column per value; a missing category is a value like any other. These constants
-make an `Encoding`, and the argument `encoding` says where it comes from:
+make an `Encoding`; the argument `encoding` chooses its source:
 
 - `training`, the default, as in FL-TOP: from all training rows, with the values that at least `_RARE` of them have. The
-  encoding then depends on the clients' rows, which no guarantee covers, and every guarantee says so.
+  encoding then depends on the clients' rows, which no guarantee covers, and every guarantee states so.
 - `public`: from the public rows alone (`public=N`), with all values that they have.
 - a TOML file, which declares the constants to be public, as in the data set's documentation::
 
@@ -72,7 +72,7 @@ class PatientTable:
 
 @dataclass(frozen=True)
 class ClientSplit:
-    """How the training rows are split among clients.
+    """The split of the training rows among clients.
 
     Args:
         clients: number of virtual hospitals of equal size; None for the natural ones.
@@ -293,7 +293,7 @@ def _inputs(patients: PatientTable) -> Table:
 def _encoding(
     inputs: Table, patients: PatientTable, encoding: str, train: NDArray[np.int64], public: NDArray[np.int64]
 ) -> Encoding:
-    """How the inputs are encoded, and what its constants were computed from."""
+    """The encoding of the inputs, and the source of its constants."""
     names = patients.numbers, patients.categories
     if encoding == "training":
         detail = "minima, maxima and categories are those of all training rows. encoding=public or a file avoids it."
@@ -301,8 +301,8 @@ def _encoding(
     if encoding == "public":
         expect(len(public) > 0, "public rows for encoding=public, got none", "Set public to their number.")
         detail = f"Minima, maxima and categories are those of {len(public)} public rows."
-        found = Encoding.of(inputs, *names, public)
-        return replace(found, indicators=None, preprocessing=Preprocessing("public", detail))
+        constants = Encoding.of(inputs, *names, public)
+        return replace(constants, indicators=None, preprocessing=Preprocessing("public", detail))
     return Encoding.read(encoding).declared([*inputs.columns], patients.name, Path(encoding))
 
 
@@ -318,7 +318,7 @@ def _train_test_rows(patients: PatientTable) -> tuple[NDArray[np.int64], NDArray
 
 
 def _public_and_owned(count: int, split: ClientSplit, key: Key) -> tuple[Tensor, Tensor]:
-    """Which training rows are public, and which belong to clients."""
+    """The public training rows, and those that belong to clients."""
     expect(0 <= split.public < count, f"0 <= public={split.public} < {count}")
     order = torch.randperm(count, generator=key.public_generator())
     return order[: split.public], order[split.public :].sort().values
@@ -341,7 +341,7 @@ def _of_largest(sites: NDArray[np.int64], count: int) -> NDArray[np.int64]:
 
 
 def _downsample(part: Tensor, positive: Tensor, key: Key) -> Tensor:
-    """As many rows of both outcomes; a client that has only one outcome keeps one row."""
+    """Equally many rows of both outcomes; a client with only one outcome keeps one row."""
     shuffled = part[torch.randperm(len(part), generator=key.public_generator())]
     yes, no = shuffled[positive[shuffled]], shuffled[~positive[shuffled]]
     each = max(1, min(len(yes), len(no)))

@@ -4,8 +4,8 @@ Each factory takes keywords only and returns a module at its initial weights, dr
 task calls it under the run's seed). Most are one `nn.Sequential` of plain layers, which the engine's fast kernels
 support. Parameter counts are those of the papers.
 
-Running statistics of batch norm would be averaged without being trained, reveal the distribution of the clients' data,
-and are not bounded by clipping. A model is therefore normalised without them, or refused.
+Running statistics of batch norm would be averaged without being trained, would reveal the distribution of the clients'
+data, and are not bounded by clipping. A model is therefore normalised without them, or refused.
 """
 
 import copy

@@ -1,4 +1,4 @@
-"""The data sets that tasks are made from: checksums, public sources, licences.
+"""The data sets of tasks: checksums, public sources, licences.
 
 Adding a data set means adding a table to `sources.toml`. Sizes and checksums are those of the decompressed content.
 """
@@ -11,7 +11,7 @@ from tacit.tasks.datasets import DataSet, File
 
 
 def _data_set(name: str, files: list[dict[str, Any]], optional: tuple[str, ...] = (), **about: str) -> DataSet:
-    """A data set as the file describes it, whose folder has its name."""
+    """A data set from its table in the file; its folder has the same name."""
     return DataSet(
         name=name,
         files=tuple(_file(name, **file) for file in files),

@@ -53,8 +53,8 @@ def mnist_writers(
     owners = torch.empty(len(test_y), dtype=torch.int64)
     for writer, part in enumerate(held_out):
         owners[part] = writer
-    test, found = (test_x, test_y), choose(_LOSSES, loss, "loss")
-    return image_task("mnist-writers", find_model(model), (x, y), parts, test, owners=owners, loss=found)
+    test, criterion = (test_x, test_y), choose(_LOSSES, loss, "loss")
+    return image_task("mnist-writers", find_model(model), (x, y), parts, test, owners=owners, loss=criterion)
 
 
 def femnist(
@@ -85,9 +85,9 @@ def femnist(
     order = torch.randperm(len(parts), generator=key.child("held out").public_generator()).tolist()
     cut = min(max(round(held_out * len(parts)), 1), len(parts) - 1)
     others, train = [parts[i] for i in sorted(order[:cut])], [parts[i] for i in sorted(order[cut:])]
-    rows, found = torch.cat(others), choose(_LOSSES, loss, "loss")
+    rows, criterion = torch.cat(others), choose(_LOSSES, loss, "loss")
     test, owners = (x[rows], y[rows]), owners_of(others)
-    return image_task("femnist", find_model(model), (x, y), train, test, owners=owners, loss=found)
+    return image_task("femnist", find_model(model), (x, y), train, test, owners=owners, loss=criterion)
 
 
 def rotate_half(x: Tensor, parts: list[Tensor], key: Key) -> Tensor:
@@ -143,14 +143,14 @@ def _arrays(data: dict[str, Any]) -> tuple[np.ndarray, np.ndarray]:
 
 def _find_folder(name: str) -> Path:
     candidates = [place / name for place in data_folders()]  # an absolute path remains what it is
-    found = next((folder for folder in candidates if any(folder.rglob("*.json"))), None)
-    if found is None:
+    leaf_folder = next((folder for folder in candidates if any(folder.rglob("*.json"))), None)
+    if leaf_folder is None:
         raise DataError(
             f"Expected LEAF's FEMNIST in {', '.join(map(str, candidates))}, but there is no JSON file. Generate it "
             "with LEAF (github.com/TalwalkarLab/leaf, data/femnist, preprocess.sh) and put its data folder there, or "
             "set folder."
         )
-    return found
+    return leaf_folder
 
 
 def _by_writer(part: str, y: Tensor) -> partitions.RowParts:

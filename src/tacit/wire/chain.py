@@ -1,9 +1,9 @@
-"""The hash chain of everything that is only ever appended to: the ledger, journals, the release log of an enclave.
+"""The hash chain of append-only files: the ledger, journals, the release log of an enclave.
 
 The hash of an entry covers the purpose of its chain, the hash before it and the entry itself, so that changed, missing
 and reordered entries are detected, and no entry of one kind of file passes for one of another. The last hash, the head,
 identifies all entries. Anyone who can write a file can compute a new chain, and an older copy of a file has a valid
-chain, too: whoever must notice a rollback remembers a head elsewhere.
+chain, too: to detect a rollback, remember a head elsewhere.
 
 In a file, an entry is one line: a JSON object whose last member is the hash, over the line as it would be without it::
 
@@ -26,7 +26,7 @@ _HASH = b', "hash": "'
 
 
 def extend(purpose: str, head: bytes, entries: Iterable[bytes]) -> bytes:
-    """The head of a chain after these entries, for whoever remembers only a head.
+    """The head of a chain after these entries, from its head alone.
 
     Example:
         >>> head = extend("release log", GENESIS, [b"first"])
@@ -52,7 +52,7 @@ class Chain:
 
     Attributes:
         purpose: what it is the chain of.
-        hashes: those of its entries, in order. What writes an entry adds its hash when the entry is on the disk.
+        hashes: those of its entries, in order. The writer of an entry adds its hash once the entry is on the disk.
 
     Example:
         >>> chain = Chain("example")
@@ -74,7 +74,7 @@ class Chain:
         return self.hashes[-1] if self.hashes else GENESIS
 
     def seal(self, entry: Mapping[str, object]) -> Link:
-        """The next line of a file; the chain stays as it is."""
+        """The next line of a file; the chain is unchanged."""
         if not entry or "hash" in entry:
             raise WireError("Expected an entry with content, and none of it under the name hash.")
         text = json.dumps(entry, ensure_ascii=False, allow_nan=False)
@@ -83,10 +83,10 @@ class Chain:
         return Link(body[:-1] + _HASH + digest.hex().encode() + b'"}', digest)
 
     def read(self, line: bytes) -> dict[str, Any]:
-        """The entry in the next line, now the last of the chain; raises `WireError` if it does not continue it."""
+        """The entry in the next line, now the last of the chain; raises `WireError` if the chain is broken."""
         body, _, rest = line.rpartition(_HASH)
-        found = extend(self.purpose, self.head, (body + b"}",))
-        if len(line) > MAX_LINE or rest != found.hex().encode() + b'"}':
+        digest = extend(self.purpose, self.head, (body + b"}",))
+        if len(line) > MAX_LINE or rest != digest.hex().encode() + b'"}':
             raise WireError(f"Entry {len(self.hashes)} was changed, or entries before it are missing.")
         try:
             entry = json.loads(body + b"}")
@@ -94,5 +94,5 @@ class Chain:
             entry = None
         if type(entry) is not dict:
             raise WireError(f"Expected entry {len(self.hashes)} to be a table in JSON, got other content.")
-        self.hashes.append(found)
+        self.hashes.append(digest)
         return entry

@@ -33,7 +33,7 @@ _NUMPY = tuple(np.dtype(name) for name in ("<f4", "<f8", "<i4", "<i8", "u1"))
 
 
 class FrameKind(IntEnum):
-    """What a frame is."""
+    """The kind of a frame."""
 
     VIEW = 1  # from the server to a client
     MESSAGE = 2  # from a client to the server
@@ -57,7 +57,7 @@ Parts = Mapping[Part, Tensor]
 
 @dataclass(frozen=True, eq=False)
 class Frame:
-    """A parsed frame: what it is, the index of its round, the size of the round's cohort (0 if not said), its parts."""
+    """A parsed frame: its kind, the index of its round, the size of the round's cohort (0: not given), its parts."""
 
     kind: FrameKind
     round: int
@@ -66,7 +66,7 @@ class Frame:
 
 
 def size(parts: Parts) -> int:
-    """The length of the frame that `pack` makes of these parts, in bytes, without packing them."""
+    """The length of the frame of these parts in bytes, without packing them."""
     return _HEADER.size + sum(_PART.size + t.numel() * t.element_size() for t in parts.values())
 
 
@@ -91,16 +91,16 @@ def unpack(data: bytes, kind: FrameKind) -> Frame:
     """Parse a frame of the expected kind; raises `WireError` unless it is well-formed."""
     if len(data) < _HEADER.size:
         raise WireError(f"Expected a frame of at least {_HEADER.size} bytes, got {len(data)}.")
-    magic, version, found, count, zero, round_index, cohort, checksum, length = _HEADER.unpack_from(data)
+    magic, version, frame_kind, count, zero, round_index, cohort, checksum, length = _HEADER.unpack_from(data)
     if magic != _MAGIC or zero != 0:
         raise WireError("Expected a Tacit frame, got other bytes.")
     if version != WIRE_VERSION:
         raise WireError(f"Expected wire version {WIRE_VERSION}, got {version}. Use the same release on both sides.")
-    if found != kind:
-        raise WireError(f"Expected a {kind.name.lower()}, got kind {found}.")
+    if frame_kind != kind:
+        raise WireError(f"Expected a {kind.name.lower()}, got kind {frame_kind}.")
     if length != len(data):
         raise WireError(f"Expected a frame of {length} bytes, got {len(data)}: it was truncated or extended.")
-    header = _HEADER.pack(magic, version, found, count, zero, round_index, cohort, 0, length)
+    header = _HEADER.pack(magic, version, frame_kind, count, zero, round_index, cohort, 0, length)
     if zlib.crc32(memoryview(data)[_HEADER.size :], zlib.crc32(header)) != checksum:
         raise WireError("Expected the checksum of the frame to match its content: it was corrupted in transit.")
     return Frame(kind, round_index, cohort, _unpack_parts(data, count))

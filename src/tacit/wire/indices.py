@@ -7,7 +7,7 @@ A set is written in the shorter of two formats, which its first byte identifies:
 
 The gap of a coordinate is the number of coordinates that are skipped before it. A gap g with parameter r is written as
 its Golomb–Rice code: its r low bits, and g >> r in unary (that many zeros, then a one). The low bits are stored in bit
-planes, lowest first, so that both streams are written and read without a loop over coordinates. Streams are
+planes, lowest first, so that writing and reading both streams needs no loop over coordinates. Streams are
 little-endian within bytes and padded with zeros. Gaps that are no shorter than the bitmap are malformed, so that
 reading needs only a few bytes of memory for each of `dim` coordinates.
 
@@ -54,7 +54,7 @@ def pack(indices: Tensor, dim: int) -> Tensor:
 
 
 def unpack(packed: Tensor, dim: int) -> Tensor:
-    """The coordinates that were packed with this `dim`; raises `WireError` unless the bytes are well-formed."""
+    """The coordinates packed with this `dim`; raises `WireError` unless the bytes are well-formed."""
     _check_dim(dim)
     if packed.dtype != torch.uint8 or packed.dim() != 1 or packed.numel() == 0:
         raise WireError(f"Expected a set of coordinates as bytes, got {packed.dtype} of shape {tuple(packed.shape)}.")
@@ -163,7 +163,7 @@ def _unpack_gaps(data: _Bytes, dim: int) -> _Ints:
     if np.any(high > dim >> widths):  # before the shift, which could overflow
         raise WireError(f"Expected coordinates below {dim}, got a larger gap.")
     chosen = np.cumsum((high << widths | _unpack_planes(_bits(low), widths)) + 1) - 1
-    if np.any(chosen >= dim):  # check all: the first one that is too large has not overflowed, later ones may have
+    if np.any(chosen >= dim):  # check all: the first that is too large has not overflowed, later ones may have
         raise WireError(f"Expected coordinates below {dim}, got larger ones.")
     return chosen
 

@@ -1,8 +1,8 @@
 """Fields of protocol messages: numbers, chunks, tables of equally long entries by client, and sets of clients.
 
 A table is `count u32`, then per client `id u32 | entry`, with ids strictly ascending, so that no client occurs twice.
-Counts are compared with the length of the message before anything is read, so that no message makes its reader
-allocate more than the message's own length.
+Counts are compared with the length of the message before anything is read, so that no reader allocates more than the
+message's own length.
 """
 
 from collections.abc import Mapping, Sequence
@@ -42,8 +42,8 @@ class Reader:
         """The next `count` bytes."""
         if count > len(self._data):
             raise ProtocolError(f"Expected {count} more bytes, got {len(self._data)}: the message was truncated.")
-        taken, self._data = self._data[:count], self._data[count:]
-        return bytes(taken)
+        head, self._data = self._data[:count], self._data[count:]
+        return bytes(head)
 
     def number(self, width: int = WORD) -> int:
         """The next number of `width` bytes."""
@@ -58,8 +58,8 @@ class Reader:
 
     def rest(self) -> memoryview:
         """All remaining bytes, not copied."""
-        taken, self._data = self._data, self._data[:0]
-        return taken
+        remaining, self._data = self._data, self._data[:0]
+        return remaining
 
     def expect_end(self) -> None:
         """Raise `ProtocolError` if bytes remain."""

@@ -13,7 +13,7 @@ anything is allocated: parsing needs a few times the memory of the row.
     dense     format u8 | values f32                                 (`Compact`, where that is shorter)
 
 A float32 has a sign, 8 bits of exponent and 23 bits of fraction. Sign and fraction of a trained weight look random and
-are written as they are. Pruned models have weights within a few powers of two, so that their exponents compress well:
+are written unchanged. Pruned models have weights within a few powers of two, so that their exponents compress well:
 they are ranked by frequency, and the ranks are written as the gaps of a set of coordinates (`tacit.wire.indices`), in
 Golomb–Rice code like the support.
 """
@@ -121,7 +121,7 @@ class Csr:
         return width, -(-dim // width)
 
     def _types(self, width: int, count: int) -> "tuple[np.dtype[np.unsignedinteger], np.dtype[np.unsignedinteger]]":
-        """The types of columns and pointers; signed types are read as unsigned, whose upper half is out of range."""
+        """The types of columns and pointers; signed types are read as unsigned, with the upper half out of range."""
         column, pointer = (self._type(largest) for largest in (width - 1, count))
         return column, pointer
 
@@ -247,12 +247,12 @@ def _unpacked(data: bytes, dim: int) -> _Ints:
 
 
 def _header(header: struct.Struct, expected: int, data: bytes, dim: int) -> tuple[int, ...]:
-    """The fields of a header after format and length of the row, which are checked."""
+    """Check the format and the length of the row; return the header's other fields."""
     if len(data) < header.size:
         raise WireError(f"Expected a row of at least {header.size} bytes, got {len(data)}.")
-    found, length, *rest = header.unpack_from(data)
-    if (found, length) != (expected, dim):
-        raise WireError(f"Expected a row of {dim} numbers in format {expected}, got {length} in format {found}.")
+    row_format, length, *rest = header.unpack_from(data)
+    if (row_format, length) != (expected, dim):
+        raise WireError(f"Expected a row of {dim} numbers in format {expected}, got {length} in format {row_format}.")
     return tuple(rest)
 
 
