@@ -57,12 +57,12 @@ class Parser(argparse.ArgumentParser):
 
     def parse_known_args(self, args: Iterable[str] | None = None, namespace: Any = None) -> tuple[Any, list[str]]:
         """Refuse unknown options here, where those of the command are known; its parent knows none of them."""
-        known, unknown = argparse.ArgumentParser.parse_known_args(self, args, namespace)
+        parsed, unknown = argparse.ArgumentParser.parse_known_args(self, args, namespace)
         if unknown:
             options = (option for action in self._actions for option in action.option_strings)
             near = suggestion(unknown[0], options) if unknown[0].startswith("-") else ""
             self.exit(2, f"tacit: Unknown argument {unknown[0]!r}.{near} See {self.prog} --help.\n")
-        return known, unknown
+        return parsed, unknown
 
 
 class _Formatter(argparse.RawDescriptionHelpFormatter):
@@ -159,7 +159,7 @@ def make_parser() -> Parser:
 
 def command_names() -> list[str]:
     """The names of all commands."""
-    return sorted(found.name for found in pkgutil.iter_modules(parsers.__path__) if not found.name.startswith("_"))
+    return sorted(module.name for module in pkgutil.iter_modules(parsers.__path__) if not module.name.startswith("_"))
 
 
 def _exit_code(error: Exception) -> int:

@@ -64,8 +64,8 @@ def _privacy_summary(run: Run) -> dict[str, object]:
 
 def _accounted(charges: "Charges") -> dict[str, object]:
     """What was charged to a unit, whether it is proved or not."""
-    found: dict[str, object] = {"nominal_epsilon": charges.epsilon, "at_delta": charges.delta}
-    return found if charges.unit.within_client else {**found, "delta_at_budget": charges.delta_at_budget}
+    document: dict[str, object] = {"nominal_epsilon": charges.epsilon, "at_delta": charges.delta}
+    return document if charges.unit.within_client else {**document, "delta_at_budget": charges.delta_at_budget}
 
 
 def _notes(run: Run, *, alone: bool) -> list[str]:

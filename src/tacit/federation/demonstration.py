@@ -90,16 +90,16 @@ class LocalFederation:
             _write_digits(folder / "homes" / name / "digits.csv", number, sites)
         files.write(folder / ENCODING, _encoding().to_bytes())
         files.write(folder / "plan.toml", plan.encode())
-        made = cls(folder, names, read_plan(folder / "plan.toml", trusted=True))
-        made._review()
-        return made
+        federation = cls(folder, names, read_plan(folder / "plan.toml", trusted=True))
+        federation._review()
+        return federation
 
     def _review(self) -> None:
         for name in self.names:
             site = read_site(self.folder / "homes" / name / "site.toml")
-            found = site.review(self.plan)
-            site.record(self.plan, accepted=True, found=found)
-        cost = found.cost
+            review = site.review(self.plan)
+            site.record(self.plan, accepted=True, found=review)
+        cost = review.cost
         say(f"{len(self.names)} sites accept the plan: ε = {cost.epsilon:.3g} for each {cost.unit}, for the server.")
 
     @contextmanager

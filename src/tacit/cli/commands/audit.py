@@ -31,9 +31,9 @@ def run(args: argparse.Namespace) -> int:
     )
     args.unit, args.adjacency = audit.unit.value, audit.adjacency
     claim = claim_of(audit, args.canaries or 1, sampled=bool(args.canaries))
-    found = _find(audit, claim, args)
-    result, power = AuditResult.of(claim, found), power_of(claim, found)
-    answer(args, _document(args, result, found, power), _lines(args, result, found, power))
+    evidence = _find(audit, claim, args)
+    result, power = AuditResult.of(claim, evidence), power_of(claim, evidence)
+    answer(args, _document(args, result, evidence, power), _lines(args, result, evidence, power))
     return VIOLATED if result.violated else 0
 
 

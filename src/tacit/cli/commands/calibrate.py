@@ -12,9 +12,9 @@ from tacit.runs.noise_question import NoiseQuestion
 def run(args: argparse.Namespace) -> int:
     """Compute the missing quantity and print it."""
     question = NoiseQuestion(**{field.name: getattr(args, field.name) for field in fields(NoiseQuestion)})
-    found = question.answer()
+    solution = question.answer()
     warn(question.warning)
-    return answer(args, found, _lines(found))
+    return answer(args, solution, _lines(solution))
 
 
 def _lines(found: dict[str, Any]) -> Iterator[str]:

@@ -81,8 +81,8 @@ def _status(file: File) -> str:
 def _data_sets(names: Iterable[str]) -> list[DataSet]:
     """The data sets of these names; the name of a task stands for all data sets that it needs."""
     by_name = {name: entry.data for name, entry in TASKS.items()} | {name: (data,) for name, data in DATA_SETS.items()}
-    found = [data for name in names for data in choose(by_name, name, "data set or task")]
-    return list(dict.fromkeys(found))
+    data_sets = [data for name in names for data in choose(by_name, name, "data set or task")]
+    return list(dict.fromkeys(data_sets))
 
 
 def _describe(data: DataSet) -> dict[str, object]:

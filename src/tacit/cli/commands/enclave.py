@@ -61,8 +61,8 @@ def configure(args: argparse.Namespace) -> int:
 
 def _configure_plan(args: argparse.Namespace) -> int:
     """The configuration for a plan's method, sites and server, whose key as the enclave's host is made if missing."""
-    given = [name for name in _NOT_OF_A_PLAN if getattr(args, name)]
-    expect(not given, f"--plan alone, got also {', '.join(given)}", "The plan decides: change it instead.")
+    conflicts = [name for name in _NOT_OF_A_PLAN if getattr(args, name)]
+    expect(not conflicts, f"--plan alone, got also {', '.join(conflicts)}", "The plan decides: change it instead.")
     plan = read_plan(args.plan, configured=False, trusted=args.trust)
     expect(
         plan.arrangement is not None, f"a table [enclave] in {args.plan}", 'Add it, with address = "127.0.0.1:7070".'

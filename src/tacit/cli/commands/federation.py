@@ -38,9 +38,9 @@ def init(args: argparse.Namespace) -> int:
         files.write(file, TEMPLATE.format(host=args.host, port=args.port, sites=sites).encode())
     else:
         expect(not (args.host or args.sites), f"--host and --sites only for a new federation: edit {file} instead")
-    made = make_kits(args.folder)
-    print("\n".join(f"kit  {kit}" for kit in made) or f"There is a kit for everybody in {file}. Nothing was made.")
-    if made:
+    kits = make_kits(args.folder)
+    print("\n".join(f"kit  {kit}" for kit in kits) or f"There is a kit for everybody in {file}. Nothing was made.")
+    if kits:
         print(
             "Give each site its folder of sites/ over a channel that you trust: it holds the site's TLS key.\n"
             f"Keep {args.folder / 'authority'} offline: whoever has it can add sites.\n"

@@ -57,10 +57,10 @@ def optuna(_: argparse.Namespace) -> None:
 
 def _check_resume_alone(args: argparse.Namespace) -> None:
     """A resumed run is the same run: only options that do not change the result are allowed."""
-    given = [name for name in _KEPT if getattr(args, name) not in (None, [])]
-    if given:
-        flag = args.what[0] if given[0] == "what" else "--" + given[0].replace("_", "-")
-        flag = "--rounds" if given[0] == "set" and dict(args.set).keys() == {"rounds"} else flag
+    conflicts = [name for name in _KEPT if getattr(args, name) not in (None, [])]
+    if conflicts:
+        flag = args.what[0] if conflicts[0] == "what" else "--" + conflicts[0].replace("_", "-")
+        flag = "--rounds" if conflicts[0] == "set" and dict(args.set).keys() == {"rounds"} else flag
         raise UserError(f"Expected --resume without {flag}: a resumed run keeps its method, task and options.")
 
 
@@ -72,7 +72,7 @@ def _experiments(args: argparse.Namespace) -> list[Experiment]:
     bases = [base.trusting(args.trust) for base in bases]
     for base in bases:
         base.check_trust()
-    found = []
+    variants = []
     for base, own in zip(bases, split_args(dict(args.set), [base.method for base in bases]), strict=True):
         default_args = default_task_args(default_task, task or base.task)
         changed = replace(
@@ -84,8 +84,8 @@ def _experiments(args: argparse.Namespace) -> list[Experiment]:
             randomness=args.randomness or base.randomness,
             named_in="" if task else base.named_in,
         )
-        found.append(changed)
-    return found
+        variants.append(changed)
+    return variants
 
 
 def _bases(given: Sequence[str]) -> tuple[list[Experiment], methods.DefaultTask]:
@@ -103,9 +103,9 @@ def _bases(given: Sequence[str]) -> tuple[list[Experiment], methods.DefaultTask]
 
 def _table_args(args: argparse.Namespace) -> dict[str, str]:
     """The arguments of the task `table` that the options give; empty: there is no table."""
-    found = {name: getattr(args, name) for name in TABLE_OPTIONS if getattr(args, name)}
-    if found and args.data is None:
-        raise UserError(f"Expected --data FILE with --{next(iter(found))}: it is a column of your own table.")
-    if found and args.task is not None:
+    options = {name: getattr(args, name) for name in TABLE_OPTIONS if getattr(args, name)}
+    if options and args.data is None:
+        raise UserError(f"Expected --data FILE with --{next(iter(options))}: it is a column of your own table.")
+    if options and args.task is not None:
         raise UserError("Expected either --data or --task: a table is a task of its own.")
-    return {**found, **({"drop": ",".join(args.drop)} if args.drop else {})}
+    return {**options, **({"drop": ",".join(args.drop)} if args.drop else {})}

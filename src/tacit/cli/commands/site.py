@@ -27,29 +27,29 @@ def init(args: argparse.Namespace) -> int:
     """Write the site's file and key, or check the data that the file names."""
     new = not args.config.exists()
     identity = init_site(args.config)
-    found: dict[str, object] = {"config": str(args.config), "public_key": identity.hex(), "new": new}
+    document: dict[str, object] = {"config": str(args.config), "public_key": identity.hex(), "new": new}
     lines = [f"file        {args.config}{' (new)' if new else ''}", f"public key  {identity.hex()}"]
     if new:
         lines.append(f"Next: edit {args.config}, and give the public key to who keeps the directory, in person.")
     else:
-        found["data"] = read_site(args.config).source.summary
-        lines.append(f"data        {found['data']}")
-    return answer(args, found, lines)
+        document["data"] = read_site(args.config).source.summary
+        lines.append(f"data        {document['data']}")
+    return answer(args, document, lines)
 
 
 def review(args: argparse.Namespace) -> int:
     """Exit code 0 if the plan is within the site's policy, 1 if it is not."""
     site, plan = read_site(args.config), read_plan(args.plan)
-    found = site.review(plan)
+    result = site.review(plan)
     recorded = ""
     if args.accept or args.refuse:
         recorded = "accepted" if args.accept else "refused"
-        site.record(plan, accepted=args.accept, found=found)
-    document = {**asdict(found), **asdict(found.cost), "plan": found.plan.hex(), "accepted": found.accepted}
+        site.record(plan, accepted=args.accept, found=result)
+    document = {**asdict(result), **asdict(result.cost), "plan": result.plan.hex(), "accepted": result.accepted}
     document["recorded"] = recorded
     del document["cost"], document["mixed"]
-    answer(args, document, _review_lines(site, plan, found, recorded))
-    return 0 if found.accepted or args.refuse else 1
+    answer(args, document, _review_lines(site, plan, result, recorded))
+    return 0 if result.accepted or args.refuse else 1
 
 
 def _review_lines(site: SiteFiles, plan: FederationPlan, found: Review, recorded: str) -> Iterator[str]:

@@ -32,9 +32,9 @@ def run(args: argparse.Namespace) -> int | None:
 def _list(args: argparse.Namespace) -> int:
     if args.save is not None:
         raise UserError("Expected a study before --save, for example geyer/table-1.")
-    found = summaries()
-    rows = [["name", "title", "rows"], *([study.name, study.title, str(len(study.rows))] for study in found)]
-    return answer(args, [asdict(study) for study in found], aligned(rows))
+    studies = summaries()
+    rows = [["name", "title", "rows"], *([study.name, study.title, str(len(study.rows))] for study in studies)]
+    return answer(args, [asdict(study) for study in studies], aligned(rows))
 
 
 def report(comparison: Comparison, args: argparse.Namespace, picture: Path) -> int:
@@ -80,7 +80,7 @@ def _load(path: Path) -> Comparison:
 def _check_alone(args: argparse.Namespace) -> None:
     """Raise `UserError` if --from is combined with something that runs or saves."""
     names = ("study", "rows", "fast", "seeds", "workers", "out", "save", "trust")
-    given = [name for name in names if getattr(args, name)]
-    if given:
-        flag = args.study if given[0] == "study" else f"--{given[0]}"
+    conflicts = [name for name in names if getattr(args, name)]
+    if conflicts:
+        flag = args.study if conflicts[0] == "study" else f"--{conflicts[0]}"
         raise UserError(f"Expected --from without {flag}: saved results are printed as they are.")

@@ -167,21 +167,21 @@ class PlannedEnclave:
 
 def enclave_of(plan: "FederationPlan") -> PlannedEnclave:
     """The enclave of a plan; raises `UserError` if the plan names none."""
-    found = _planned(plan.arrangement)
-    if found is None:
+    enclave = _planned(plan.arrangement)
+    if enclave is None:
         raise UserError(
             f"{plan.method_name} sends messages to an enclave, and the plan names none. Add a table [enclave]. "
             f"{_CONFIGURE}"
         )
-    return found
+    return enclave
 
 
 def configuration_of(plan: "FederationPlan") -> Configuration:
     """What the plan's enclave does; raises `UserError` unless it is configured for this plan."""
     plan.check_channel()
-    found = enclave_of(plan).configuration
-    assert found is not None
-    return found
+    configuration = enclave_of(plan).configuration
+    assert configuration is not None
+    return configuration
 
 
 def _planned(arranged: Arrangement | None) -> PlannedEnclave | None:
@@ -259,14 +259,14 @@ class FederatedEnclave(FederatedChannel):
     def problem(self, plan: "FederationPlan") -> str:
         method = plan.method
         try:
-            found = enclave_of(plan).configuration
+            configuration = enclave_of(plan).configuration
         except UserError as error:
             return str(error)
-        if found is None:
+        if configuration is None:
             return f"The plan's enclave has no configuration. {_CONFIGURE}"
         for other, same in (
-            ("another method", found.method == method.canonical and found.rounds == method.rounds),
-            ("other sites or keys", found.directory == plan.directory.by_number),
+            ("another method", configuration.method == method.canonical and configuration.rounds == method.rounds),
+            ("other sites or keys", configuration.directory == plan.directory.by_number),
         ):
             if not same:
                 return f"The enclave's configuration is of another plan, with {other}. {_CONFIGURE}"
@@ -515,8 +515,8 @@ class EnclaveSite(SiteHalf):
         if not self._path.exists():
             agreed, member = configuration_of(self.member.plan), self.member
             return join_run(agreed.run, member.number, agreed.digest, policy, member.identity, limit=agreed.rounds)
-        found = EnclaveClientState.from_bytes(files.read(self._path, limit=_MAX_BYTES))
-        return found if found.policy == policy else replace(found, policy=policy, key=b"")
+        state = EnclaveClientState.from_bytes(files.read(self._path, limit=_MAX_BYTES))
+        return state if state.policy == policy else replace(state, policy=policy, key=b"")
 
     def opens(self, verb: str) -> bool:
         return verb == TRAIN

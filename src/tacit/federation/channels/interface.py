@@ -200,8 +200,12 @@ class FederatedChannel(Protocol):
 
     def problem(self, plan: "FederationPlan") -> str:
         """Why what the plan arranges is not for this channel, a sentence; empty: it is, or there is nothing."""
-        found = plan.arrangement
-        return "" if found is None else f"The plan names an {found.name}, but {plan.method.name} sends nothing to one."
+        arrangement = plan.arrangement
+        return (
+            ""
+            if arrangement is None
+            else f"The plan names an {arrangement.name}, but {plan.method.name} sends nothing to one."
+        )
 
     def exposed(self, method: Method) -> str:
         """Why the server must be trusted with messages without noise, in a sentence; empty: it need not be."""

@@ -68,15 +68,15 @@ class PlainServer(ServerHalf):
         """The sum of all messages that can be read and are not too long."""
         method, traffic = self.sites.plan.method, SiteBytes()
         replies = self.sites.ask_round(TRAIN, asked, dict.fromkeys(asked.cohort, b""), traffic)
-        found, malformed = read_messages(method, replies, like, now)
-        kept, wave = reject_unusable(found, method.max_norm(like.rows.dim))
+        received, malformed = read_messages(method, replies, like, now)
+        usable, wave = reject_unusable(received, method.max_norm(like.rows.dim))
         for number in (*malformed, *wave.rejected):
             self.sites.fail(
                 number, malformed.get(number, "its update is not finite, or longer than the method accepts")
             )
         self._check_enough(len(wave.delivered))
         with single_thread():
-            total = _sum(method, state, kept, conversation, now)
+            total = _sum(method, state, usable, conversation, now)
         diagnostics = (float(np.mean(wave.norms)) if wave.norms else 0.0, *variance_and_scale(total))
         content = sum(map(len, replies.values()))
         return RoundOutcome(total, wave.delivered, diagnostics, {"envelope": traffic.beyond(content, asked)}, traffic)

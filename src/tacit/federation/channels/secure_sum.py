@@ -177,8 +177,8 @@ class SecureSumServer(ServerHalf):
     def _aggregate(self, verb: str, asked: SiteRequest, parameters: Parameters, traffic: SiteBytes) -> SecaggOutcome:
         """The conversation with the cohort, its first phase in one message with the broadcast."""
         plan = self.sites.plan
-        known = {number: plan.directory.by_number[number] for number in asked.cohort}
-        server = converse(session_of(plan, asked, verb, parameters), asked.cohort, known, remove=remove_many_pads)
+        identities = {number: plan.directory.by_number[number] for number in asked.cohort}
+        server = converse(session_of(plan, asked, verb, parameters), asked.cohort, identities, remove=remove_many_pads)
         requests = next(server)
         replies = self.sites.ask_round(verb, asked, requests, traffic)
         while True:

@@ -64,7 +64,7 @@ class Directory:
 
     def name_of(self, identity: bytes) -> str | None:
         """The name of the site with this public key; None: it is not enrolled."""
-        return next((name for name, known in self.identities.items() if known == identity), None)
+        return next((name for name, key in self.identities.items() if key == identity), None)
 
     @cached_property
     def by_number(self) -> dict[int, bytes]:

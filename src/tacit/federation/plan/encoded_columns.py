@@ -63,8 +63,8 @@ def columns_read(encoding: Encoding | None) -> Iterator[str]:
 
 def known_to_all(encoding: Encoding) -> str:
     """What the encoding reveals of clients' rows to everybody who has the plan, in a sentence; empty: nothing."""
-    found = encoding.preprocessing.not_covered
-    return f"{found} The plan shows these constants to the server and to all sites." if found else ""
+    sentence = encoding.preprocessing.not_covered
+    return f"{sentence} The plan shows these constants to the server and to all sites." if sentence else ""
 
 
 def _plain(limit: Limit) -> str:

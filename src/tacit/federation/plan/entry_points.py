@@ -59,8 +59,8 @@ class AllowedCode:
         """Why this function must not be imported, a sentence; empty: it may. Imports nothing."""
         pinned = self.functions.get(name)
         if pinned is None:
-            known = ", ".join(self.functions) or "none"
-            return f"{what.capitalize()} {name} is not among those that are allowed here: {known}."
+            allowed = ", ".join(self.functions) or "none"
+            return f"{what.capitalize()} {name} is not among those that are allowed here: {allowed}."
         try:
             installed = pin(name, what) if pinned else ""
         except UserError as error:
@@ -82,15 +82,15 @@ def load(name: str, what: str) -> Callable[..., Any]:
     check_name(name, what)
     module, _, function = name.partition(":")
     try:
-        found = getattr(importlib.import_module(module), function)
+        value = getattr(importlib.import_module(module), function)
     except (ImportError, AttributeError) as error:
         raise UserError(
             f"Could not load {what} {name}: {error}. Install its package here, or correct the name."
         ) from error
-    if not callable(found):
-        raise UserError(f"Expected {what} {name} to be a function, got {type(found).__name__}.")
-    function_found: Callable[..., Any] = found
-    return function_found
+    if not callable(value):
+        raise UserError(f"Expected {what} {name} to be a function, got {type(value).__name__}.")
+    loaded: Callable[..., Any] = value
+    return loaded
 
 
 def call(name: str, what: str) -> Any:
@@ -121,9 +121,9 @@ def check_defined(name: str, what: str) -> None:
     module, _, function = name.partition(":")
     _, *rest = module.split(".")
     inside = "/".join(rest)
-    known = dict(_files(name, what))
+    sources = dict(_files(name, what))
     places = (f"{inside}.py", f"{inside}/__init__.py") if rest else ("__init__.py", f"{module}.py")
-    source = next((known[place] for place in places if place in known), None)
+    source = next((sources[place] for place in places if place in sources), None)
     if source is None:
         raise UserError(
             f"Could not load {what} {name}: there is no source of {module}. Install it here, or correct the name."
@@ -140,9 +140,9 @@ def _mentioned(source: Path) -> set[str]:
         tree = ast.parse(source.read_bytes())
     except (SyntaxError, ValueError) as error:
         raise UserError(f"Expected Python in {source}, but it cannot be read: {error}.") from error
-    found = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.ClassDef)}
-    found |= {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
-    return found | {node.asname or node.name for node in ast.walk(tree) if isinstance(node, ast.alias)}
+    names = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+    names |= {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    return names | {node.asname or node.name for node in ast.walk(tree) if isinstance(node, ast.alias)}
 
 
 def _files(name: str, what: str) -> Iterator[tuple[str, Path]]:

@@ -85,7 +85,7 @@ def plan_from_run(run: Path, directory: Directory) -> PlanFromRun:
     encoding, model = _described(run, manifest)
     sites = len(directory.names)
     args, changes = _adapted(manifest, sites)
-    made = methods.make(manifest.method.name, args)
+    method = methods.make(manifest.method.name, args)
     loss = manifest.task.loss
     plan = FederationPlan(
         method_name=manifest.method.name,
@@ -97,10 +97,10 @@ def plan_from_run(run: Path, directory: Directory) -> PlanFromRun:
         public="",
         seed=manifest.seed,
         evaluate_every=EVALUATE_EVERY,
-        min_cohort=_min_cohort(made, sites),
+        min_cohort=_min_cohort(method, sites),
         retries=RETRIES,
-        records=min(manifest.task.sizes) if made.terms.protects_records and made.terms.record_bound is None else 0,
-        unit=manifest.task.unit if made.terms.protects_records else Unit.RECORD,
+        records=min(manifest.task.sizes) if method.terms.protects_records and method.terms.record_bound is None else 0,
+        unit=manifest.task.unit if method.terms.protects_records else Unit.RECORD,
         timeouts=Timeouts(),
         encoding=encoding,
     )
@@ -134,21 +134,21 @@ def _adapted(manifest: Manifest, sites: int) -> tuple[dict[str, object], list[st
     name, args, changes = manifest.method.name, dict(manifest.method.args or {}), []
     if args.pop("patience", None) is not None:
         changes.append("patience was left out: the server of a federation has no held-out data to stop early by.")
-    made = methods.make(name, args)
-    if not _samples(made, sites):
+    method = methods.make(name, args)
+    if not _samples(method, sites):
         args["cohort"] = sites
         changes.append(f"cohort = {sites}: the run sampled more clients in a round than there are sites.")
-        made = methods.make(name, args)
+        method = methods.make(name, args)
     try:
-        channel_of(made)
+        channel_of(method)
     except UserError:
         args["channel"] = "SecureSum()"
-        changes.append(f'channel = "SecureSum()": nobody computes {type(made.channel).__name__} between sites.')
-        made = methods.make(name, args)
-    adapted = adapt_to_sites(made, sites)
-    if adapted.channel != made.channel or adapted.mechanism != made.mechanism:
+        changes.append(f'channel = "SecureSum()": nobody computes {type(method.channel).__name__} between sites.')
+        method = methods.make(name, args)
+    adapted = adapt_to_sites(method, sites)
+    if adapted.channel != method.channel or adapted.mechanism != method.mechanism:
         changes.append(
-            f"Channel and noise are those for {sites} sites, of which a round needs {_min_cohort(made, sites)}: what "
+            f"Channel and noise are those for {sites} sites, of which a round needs {_min_cohort(method, sites)}: what "
             "suits many clients would survive no loss among few. Neither ε nor the noise of a sum changes by that."
         )
     return args, changes

@@ -174,8 +174,8 @@ class FederationPlan:
     @property
     def refused_code(self) -> tuple[str, ...]:
         """What the plan names and this party does not run, as sentences. Imports nothing."""
-        found = (self.code.function_problem(name, what) for what, name in self.functions.items())
-        return tuple(filter(None, (self.code.method_problem(self.method_name), *found)))
+        problems = (self.code.function_problem(name, what) for what, name in self.functions.items())
+        return tuple(filter(None, (self.code.method_problem(self.method_name), *problems)))
 
     @property
     def has_readable_method(self) -> bool:
@@ -252,18 +252,18 @@ class FederationPlan:
         """The method as sites run it, with its noise; refused with a sentence if it cannot run between them."""
         if problem := self.code.method_problem(self.method_name):
             raise UserError(problem)
-        made = adapt_to_sites(
+        method = adapt_to_sites(
             methods.make(self.method_name, self.args), self.population, self.min_cohort, self.arrangement
         )
         if self.unit is Unit.PERSON:
-            _check_person_unit(made)
-        if made.terms.protects_records and made.terms.record_bound is None and not self.records:
+            _check_person_unit(method)
+        if method.terms.protects_records and method.terms.record_bound is None and not self.records:
             raise UserError(
-                f"{made.name} draws batches at a rate that depends on the number of a site's {self.unit}s. "
+                f"{method.name} draws batches at a rate that depends on the number of a site's {self.unit}s. "
                 "Give the plan the fewest that any site has, records = …"
             )
         return calibrate_method(
-            made, self.population, ClientUnits((max(self.records, 1),) * self.population, self.unit)
+            method, self.population, ClientUnits((max(self.records, 1),) * self.population, self.unit)
         )
 
     @cached_property
@@ -328,14 +328,14 @@ class FederationPlan:
             yield f"Expected samples in {whose}, got none."
             return
         some = torch.tensor([0, int(y.argmax())] if y.ndim == 1 else [0])  # the largest class number is among them
-        made = entry_points.called(self.make_model, self.model)
-        if not isinstance(made, nn.Module):
-            yield f"Expected {self.model} to return a torch.nn.Module, got {type(made).__name__}."
+        model = entry_points.called(self.make_model, self.model)
+        if not isinstance(model, nn.Module):
+            yield f"Expected {self.model} to return a torch.nn.Module, got {type(model).__name__}."
             return
         try:
             with torch.no_grad():
-                made.eval()
-                self.loss_record.per_sample(made(x[some]), y[some])
+                model.eval()
+                self.loss_record.per_sample(model(x[some]), y[some])
         except Exception as error:  # whatever a model does with data of another shape
             yield (
                 f"The model {self.model} does not fit {whose}, whose inputs have the shape {tuple(x.shape[1:])}: "
@@ -349,7 +349,7 @@ class FederationPlan:
         problems = [] if public is None else [*self.misfits(public, whose)]
         if problems:
             raise DataError(problems[0])
-        made = RunSpec(
+        spec = RunSpec(
             method=self.method,
             task=self.task_of(Population.remote(self.population, public, self.records, self.unit), public),
             seed=self.seed,
@@ -358,19 +358,19 @@ class FederationPlan:
             randomness=randomness,
         )
         try:
-            _ = made.simulation.initial_state
+            _ = spec.simulation.initial_state
         except PublicDataError:
             raise DataError(
                 f"{self.method_name} needs public samples at the server, and the plan has none. Add "
                 'public = "package.module:function", which returns (x, y), or use a method that needs none.'
             ) from None
-        return made
+        return spec
 
     def _public_samples(self) -> Samples | None:
         """What the plan's function returns; random rows of the encoding, as in a simulation; or none."""
         if self.public:
-            made = entry_points.called(self.code.load(self.public, "the public data"), self.public)
-            return check_samples(made, f"the public data {self.public}")
+            samples = entry_points.called(self.code.load(self.public, "the public data"), self.public)
+            return check_samples(samples, f"the public data {self.public}")
         if self.encoding is None:
             return None
         return public_samples(self.encoding, None, Key.from_seed(self.seed, "table"), self.loss_record)

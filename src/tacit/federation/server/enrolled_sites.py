@@ -52,8 +52,8 @@ class EnrolledSites:
     def present(self) -> tuple[str, ...]:
         """The enrolled sites that are connected, take part in this plan, and are not excluded."""
         connected = {name for name in self.transport.sites() if name in self.plan.directory.identities}
-        for gone in [name for name in (*self._welcome, *self._declined, *self.excluded) if name not in connected]:
-            self.readmit(gone)
+        for absent in [name for name in (*self._welcome, *self._declined, *self.excluded) if name not in connected]:
+            self.readmit(absent)
         self._greet(sorted(connected - self._welcome - self._declined - self.excluded))
         return tuple(name for name in self.plan.directory.names if name in self._welcome and name not in self.excluded)
 
@@ -95,10 +95,10 @@ class EnrolledSites:
         requests = {n: wire.pack(replace(asked, first=first[n], opening=data)) for n, data in openings.items()}
         traffic.sent_once.update({number: len(content) for number, content in first.items()})
         self.log("asked", verb=verb, round=asked.round + 1, attempt=asked.attempt, sites=self.names([*openings]))
-        found = self._ask(verb, asked.session(verb), requests, self.plan.timeouts.train, traffic)
+        replies = self._ask(verb, asked.session(verb), requests, self.plan.timeouts.train, traffic)
         if verb == TRAIN:
-            self._received = (self._received - set(openings)) | (set(found) if asked.first else set())
-        return found
+            self._received = (self._received - set(openings)) | (set(replies) if asked.first else set())
+        return replies
 
     def ask_further(
         self, verb: str, session: bytes, requests: Mapping[int, bytes], traffic: SiteBytes
@@ -116,7 +116,7 @@ class EnrolledSites:
         """The valid answers of these sites; all others have failed."""
         names = self.plan.directory.names
         replies = self.transport.ask(verb, {names[number]: data for number, data in requests.items()}, timeout)
-        found: dict[int, bytes] = {}
+        answers: dict[int, bytes] = {}
         for number, request in requests.items():
             traffic.down[number] += len(request)
             reply = replies.get(names[number], Failure("absent"))
@@ -125,8 +125,8 @@ class EnrolledSites:
             if answer is None:
                 self._failed.add(names[number])
             else:
-                found[number] = answer
-        return found
+                answers[number] = answer
+        return answers
 
     def _read(self, verb: str, session: bytes, name: str, reply: bytes | Failure) -> bytes | None:
         """What a site answers, if it is its own and of this conversation; otherwise why it failed is noted."""
@@ -135,13 +135,13 @@ class EnrolledSites:
             self._note(name, f"{reply.reason}{f': {reply.text}' if reply.text else ''}")
             return None
         try:
-            found = wire.read_reply(reply, verb, session, number, self.plan.directory.by_number)
+            answer = wire.read_reply(reply, verb, session, number, self.plan.directory.by_number)
         except ProtocolError as error:
             self._note(name, f"malformed: {error}")
             return None
-        if isinstance(found, Answer):
-            return found.body
-        self._note(name, f"refused ({found.code}): {found.text}")
+        if isinstance(answer, Answer):
+            return answer.body
+        self._note(name, f"refused ({answer.code}): {answer.text}")
         if verb == REGISTER:
             self._declined.add(name)
         if verb == EVALUATE:
@@ -173,8 +173,8 @@ class EnrolledSites:
 
     def explanation(self) -> str:
         """Why sites are missing, by name; empty if nothing is known."""
-        known = "; ".join(f"{name}: {why}" for name, why in sorted(self.problems.items()))
-        return f"{known}. " if known else ""
+        reasons = "; ".join(f"{name}: {why}" for name, why in sorted(self.problems.items()))
+        return f"{reasons}. " if reasons else ""
 
     def names(self, numbers: Sequence[int]) -> list[str]:
         """The names of sites by their numbers."""

@@ -169,19 +169,19 @@ class FederationServer:
         now = replace(now, cohort=len(cohort))
         sent = broadcast(method, state, now)
         like = no_messages(method, sent, state, now)
-        found = RoundOutcome(aggregate_messages(method, conversation, state, like, now))
+        outcome = RoundOutcome(aggregate_messages(method, conversation, state, like, now))
         if cohort:
             asked = self._request(state, now, sent, cohort)
             with self.sites.counting_failures(cohort):
-                found = self._channel.gather(state, now, asked, like, conversation)
+                outcome = self._channel.gather(state, now, asked, like, conversation)
         with single_thread():
-            if found.memory is None:
-                after = finish_round(method, conversation, state, found.total, now)
+            if outcome.memory is None:
+                after = finish_round(method, conversation, state, outcome.total, now)
             else:  # clipping, noise and the mechanism's next memory are a further party's
-                updated = replace(state, memory={**state.memory, **found.memory})
-                after = apply_release(method, updated, found.total, now)
-        self.sites.log("closed", round=after.round, attempt=self._attempt, delivered=self.sites.names(found.clients))
-        return after, report_of(after, cohort, found)
+                updated = replace(state, memory={**state.memory, **outcome.memory})
+                after = apply_release(method, updated, outcome.total, now)
+        self.sites.log("closed", round=after.round, attempt=self._attempt, delivered=self.sites.names(outcome.clients))
+        return after, report_of(after, cohort, outcome)
 
     def _cohort(self, sampled: list[int]) -> list[int]:
         """The sampled sites that are connected; raises if they are too few, nobody if too few were sampled."""

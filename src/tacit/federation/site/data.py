@@ -175,15 +175,15 @@ def read_source(data: str, folder: Path, person: str) -> SiteSource:
     """What a site's file names: a function of an installed package, or a table in its folder."""
     if not entry_points.is_name(data):
         return TableSource(read_table(folder / data), person)
-    found = entry_points.call(data, "the data")
-    if is_frame(found) or isinstance(found, Mapping):
-        return TableSource(read_table(found, data), person)
+    result = entry_points.call(data, "the data")
+    if is_frame(result) or isinstance(result, Mapping):
+        return TableSource(read_table(result, data), person)
     if person:
         raise DataError(
             f"Expected person only with a table, whose column it names, got {person!r} with the function {data}, "
             "which returns samples. Let it return (x, y, persons), and leave person out."
         )
-    return read_returned(found, data)
+    return read_returned(result, data)
 
 
 def read_returned(found: object, what: str) -> SampleSource:

@@ -182,19 +182,19 @@ class SiteFiles:
         """
         plan = plan.allowing(self.allow.code)
         problems = tuple(self.source.problems(plan))
-        known = plan.has_readable_method and not problems and plan.method.terms.protects_records
-        data = self.load_data(plan) if known else None
-        found = review(plan, self.allow, self.charges(), 0 if data is None else data.units)
+        needs_data = plan.has_readable_method and not problems and plan.method.terms.protects_records
+        data = self.load_data(plan) if needs_data else None
+        result = review(plan, self.allow, self.charges(), 0 if data is None else data.units)
         others = [] if data is None else [*self.unit_objections(plan, data.unit)]
         if plan.directory != self.directory:
             others.insert(0, "The plan's sites and keys are not those of this site's pinned directory.")
-        found = replace(found, objections=(*others, *found.objections), problems=problems)
+        result = replace(result, objections=(*others, *result.objections), problems=problems)
         if not problems:
-            found = replace(found, remarks=tuple(self.source.remarks(plan)))
-        if found.accepted:  # only code that is allowed is called
+            result = replace(result, remarks=tuple(self.source.remarks(plan)))
+        if result.accepted:  # only code that is allowed is called
             train = (data or self.load_data(plan)).train
-            found = replace(found, problems=tuple(plan.misfits(train, "this site's data")))
-        return found
+            result = replace(result, problems=tuple(plan.misfits(train, "this site's data")))
+        return result
 
     def unit_objections(self, plan: FederationPlan, unit: Unit) -> Iterator[str]:
         """That the plan protects another unit within the site than its data have, or than its ledger has charged."""
@@ -226,13 +226,13 @@ class SiteFiles:
         path = self._review_file(plan)
         if not path.exists():
             return None
-        found = read_json(files.read(path), Verdict, Source(label=str(path), closed=False))
-        statement = _verdict_statement(plan, accepted=found.accepted)
+        verdict = read_json(files.read(path), Verdict, Source(label=str(path), closed=False))
+        statement = _verdict_statement(plan, accepted=verdict.accepted)
         try:
-            crypto.verify(crypto.public_identity(self.identity), bytes.fromhex(found.signature), statement)
+            crypto.verify(crypto.public_identity(self.identity), bytes.fromhex(verdict.signature), statement)
         except (ProtocolError, ValueError):
             raise UserError(f"{path} is not signed by this site. Review the plan again.") from None
-        return found if found.plan == plan.hex() else None
+        return verdict if verdict.plan == plan.hex() else None
 
     def accepted_plan(self, plan: bytes) -> FederationPlan | None:
         """The plan with this digest, if this site has accepted it; it runs what the site's policy allows now."""
@@ -241,8 +241,8 @@ class SiteFiles:
             return None
         path = self._review_file(plan)
         stored = read_json(files.read(path), _Reviewed, Source(label=str(path), closed=False))
-        found = FederationPlan.with_digest(plan, stored.content)
-        return None if found is None else found.allowing(self.allow.code)
+        candidate = FederationPlan.with_digest(plan, stored.content)
+        return None if candidate is None else candidate.allowing(self.allow.code)
 
     @cached_property
     def source(self) -> SiteSource:

@@ -154,17 +154,17 @@ def review(
         samples: how many records, or persons, the site has; 0: as many as the plan says.
     """
     plan = plan.allowing(allow.code)
-    known = plan.has_readable_method
+    readable = plan.has_readable_method
     unread = "its method is code of another package that this site does not allow, and was not run"
     cost = Cost.unbounded(Unit.CLIENT, unread)
-    if known:
+    if readable:
         cost = cost_of(plan, earlier, allow.delta, samples or plan.records)
     return Review(
         plan=plan.digest,
         objections=(*objections(plan, allow), *over_budget(plan, allow, cost)),
         cost=cost,
-        rounds=plan.method.rounds if known else 0,
-        reveals=tuple(reveals(plan, allow)) if known else (),
+        rounds=plan.method.rounds if readable else 0,
+        reveals=tuple(reveals(plan, allow)) if readable else (),
         reads=tuple(columns_read(plan.encoding)),
     )
 

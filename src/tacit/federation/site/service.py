@@ -132,11 +132,11 @@ class Site:
         now = half.round(asked.round, len(asked.cohort), asked.attempt - 1)
         self._charge(plan, asked, now)
         with single_thread():
-            found, memory = half.messages(parts, plan.wave, plan.memory(), now)
+            messages, memory = half.messages(parts, plan.wave, plan.memory(), now)
         self._keep(plan, progress, asked, memory)
-        self._check_finite(plan, found)
+        self._check_finite(plan, messages)
         self.journal.append("trained", **_round_of(asked))
-        return self._send(plan, asked.session(TRAIN), asked.opening, lambda: plan.channel.reply(asked, found, now))
+        return self._send(plan, asked.session(TRAIN), asked.opening, lambda: plan.channel.reply(asked, messages, now))
 
     def _evaluate(self, asked: SiteRequest) -> bytes:
         plan = self._accepted(asked.plan)
@@ -155,12 +155,12 @@ class Site:
 
     def _continue(self, further: wire.Continuation) -> bytes:
         plan = self._accepted(further.plan)
-        found = plan.conversation()
-        if found is None or found[0] != further.session:
+        conversation = plan.conversation()
+        if conversation is None or conversation[0] != further.session:
             raise RefusedError("replay", "This site is in no such conversation: it has ended, or was never begun.")
         if self._answered == further.request:
             raise RefusedError("replay", "This request was answered before.")
-        session, state = found
+        session, state = conversation
         return self._send(plan, session, further.request, lambda: plan.channel.further(state, further.request))
 
     def _prepare(self, further: wire.Continuation) -> bytes:

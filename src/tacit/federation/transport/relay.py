@@ -135,6 +135,6 @@ def _address(path: Path) -> str:
 
 def free_port() -> int:
     """A port of this machine that nobody listens on now."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])

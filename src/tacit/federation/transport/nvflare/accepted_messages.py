@@ -204,7 +204,7 @@ def _in_the_name_of(sender: str, message: Any) -> bool:
 
 def _texts(message: Any, *names: str) -> Pair:
     """Two headers; None for one that is no text, since it may be what no set can hold."""
-    first, second = (found if isinstance(found := _header(message, name), str) else None for name in names)
+    first, second = (text if isinstance(text := _header(message, name), str) else None for name in names)
     return first, second
 
 

@@ -193,17 +193,17 @@ class NvflareTransport:
         """What identifies the site's process, once it answers; a site that was silent before has less time."""
         checks = SECONDS_TO_BE_ALIVE[:CHECKS_OF_SILENT] if name in self._silent else SECONDS_TO_BE_ALIVE
         for timeout in checks:
-            found = self._look(name, b"", timeout)
-            if not isinstance(found, Failure):
-                return found.process
-            if found.reason != "late":
-                return found
+            look = self._look(name, b"", timeout)
+            if not isinstance(look, Failure):
+                return look.process
+            if look.reason != "late":
+                return look
         return _SILENT
 
     def _look(self, name: str, number: bytes, timeout: float) -> "_Look | Failure":
         """The site's process, and what has become of the request with this number there."""
-        found = self._send(name, ALIVE, _packed(number), timeout, Signal())
-        return found if isinstance(found, Failure) else _Look.read(found)
+        reply = self._send(name, ALIVE, _packed(number), timeout, Signal())
+        return reply if isinstance(reply, Failure) else _Look.read(reply)
 
     def _send(self, name: str, topic: str, message: Shareable, timeout: float, abort: Signal) -> bytes | Failure:
         if self._engine.get_client_from_name(name) is None:

@@ -106,10 +106,10 @@ def make_kits(folder: Path, admins: dict[str, str] | None = None) -> list[Path]:
     if not missing and not new_server and not admins:
         return []
     with _private(folder) as work:
-        made = _provision(folder, work, participants, missing, admins or {})
-        kits = {folder / SERVER_KIT: made / participants.host} if new_server else {}
-        kits |= {folder / SITES / name: made / name for name in missing}
-        kits |= {folder / "admins" / name: made / name for name in admins or {}}
+        output = _provision(folder, work, participants, missing, admins or {})
+        kits = {folder / SERVER_KIT: output / participants.host} if new_server else {}
+        kits |= {folder / SITES / name: output / name for name in missing}
+        kits |= {folder / "admins" / name: output / name for name in admins or {}}
         for target, source in kits.items():
             if "admins" not in target.parts:
                 _harden(source)
