@@ -25,17 +25,17 @@ def _lines(found: dict[str, Any]) -> Iterator[str]:
     steps = "steps" if "steps" in found else "rounds"
     rounds = f"{found[steps]}{' or more' * ('or_more' in found)}"
     unit = found.get("unit", "")
-    of_records = [("unit", unit), (f"rate of a {unit}", f"{found['rate']:.4g}")] if unit else []
-    shown = [
-        *of_records,
+    record_rows = [("unit", unit), (f"rate of a {unit}", f"{found['rate']:.4g}")] if unit else []
+    quantities = [
+        *record_rows,
         ("noise multiplier", _rounded_up(found["noise"])),
-        (steps, f"{rounds} ({found['epochs']:.4g} epochs)" if of_records else rounds),
+        (steps, f"{rounds} ({found['epochs']:.4g} epochs)" if record_rows else rounds),
         ("ε", f"{found['epsilon']:.4f}"),
         ("δ", f"{found['delta']:g}"),
         ("sampling", f"{found['sampling']}{'' if found['amplified'] else ', without amplification'}"),
         *((key, str(found[key])) for key in ("adjacency", "accountant")),
     ]
-    yield from aligned(shown)
+    yield from aligned(quantities)
 
 
 def _rounded_up(noise: float) -> str:

@@ -75,8 +75,8 @@ def run(args: argparse.Namespace) -> int:
     folder = args.plan.parent if args.folder is None else args.folder
     directory = args.resume or args.out or _new_directory(folder / "runs", plan.method_name)
     command = f"tacit federation run {args.plan} --trust --resume {directory}"
-    done = _train(plan, folder, directory, command, resume=args.resume is not None, ledger=args.ledger)
-    return show([done], args)
+    result = _train(plan, folder, directory, command, resume=args.resume is not None, ledger=args.ledger)
+    return show([result], args)
 
 
 def _new_directory(folder: Path, name: str) -> Path:
@@ -126,8 +126,8 @@ def demo(args: argparse.Namespace) -> int:
     with demo.running():
         watch = demo.killing(victim, after=2, back=args.rounds - 2)
         directory = folder / "runs" / demo.plan.method_name
-        done = _train(demo.plan, folder, directory, f"tacit federation demo --folder {folder}", watch=watch)
-    missed = [str(each.round) for each in done.history if number not in set(each.clients) - set(each.rejected)]
-    say(f"{victim} missed the rounds {', '.join(missed)} of {len(done.history)}, and took part in all others.")
+        result = _train(demo.plan, folder, directory, f"tacit federation demo --folder {folder}", watch=watch)
+    missed = [str(each.round) for each in result.history if number not in set(each.clients) - set(each.rejected)]
+    say(f"{victim} missed the rounds {', '.join(missed)} of {len(result.history)}, and took part in all others.")
     say(f"All files are in {folder}: remove them when you have seen enough.")
-    return show([done], args)
+    return show([result], args)

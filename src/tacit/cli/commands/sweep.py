@@ -60,12 +60,12 @@ def _together(args: argparse.Namespace, out: Path, left: int) -> None:
 
 def _lines(result: SweepResult, sweep: Sweep) -> list[str]:
     header, rows = run_groups.header(result.groups), run_groups.rows(result.groups)
-    shown = [[*row[:1], *row[2:-1]] for row in [["combination", *header[1:]], *rows]]  # one task; time is no result
+    table = [[*row[:1], *row[2:-1]] for row in [["combination", *header[1:]], *rows]]  # one task; time is no result
     test = ", ".join(f"{name} {interval.text()}" for name, interval in result.test.items())
     pruned = sweep.trials - len(result.groups)
     stopped = f"{pruned} of {sweep.trials} combinations were stopped early: they did worse than half of the others."
     return [
-        *aligned(shown, left=1),
+        *aligned(table, left=1),
         *[stopped] * bool(pruned),
         f"Metrics are those on the validation part, {sweep.table.validation:.0%} of the held-out data.",
         "Mean ± half of the 95 % interval (Student's t) over seeds; ε is the largest.",

@@ -457,10 +457,10 @@ class EnclaveHost(ServerHalf):
 
     def _note_rejected(self, outcome: EnclaveOutcome) -> None:
         """Note whom the enclave rejected, by name; who was absent or refused is noted already."""
-        seen = outcome.transcript
-        for number in seen.up[MessageType.NONCE].keys() - seen.down[MessageType.PRESENT_EVIDENCE].keys():
+        transcript = outcome.transcript
+        for number in transcript.up[MessageType.NONCE].keys() - transcript.down[MessageType.PRESENT_EVIDENCE].keys():
             self.sites.fail(number, "it remembers a release of the enclave that the enclave does not know")
-        for number in seen.up[MessageType.UPLOAD].keys() & seen.unresponsive:
+        for number in transcript.up[MessageType.UPLOAD].keys() & transcript.unresponsive:
             self.sites.fail(number, "the enclave rejected its upload")
 
     def _ask(self, request: bytes) -> bytes:

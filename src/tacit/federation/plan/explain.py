@@ -104,8 +104,8 @@ def _traffic(plan: FederationPlan, state: State) -> Traffic:
     method = plan.method
     _, drawn = draw(method, plan.population, RunKeys.from_seed(plan.seed).at(0), 0)
     now: Round = replace(drawn, cohort=max(_cohort(plan), 1))
-    sent = broadcast(method, state, now)
-    like = no_messages(method, sent, state, now)
+    view = broadcast(method, state, now)
+    like = no_messages(method, view, state, now)
     tolerated = 0 if like.surplus is None else like.surplus.tolerated
     one = replace(
         like, clients=like.clients.new_zeros(1), rows=DenseRows(like.rows.dense().new_zeros(1, like.rows.dim))
@@ -114,7 +114,7 @@ def _traffic(plan: FederationPlan, state: State) -> Traffic:
         one = replace(one, samples=like.samples.new_ones(1))
     overhead = sum(method.channel.overhead(now, tolerated).values(), Traffic())
     up = method.channel.message_format.sizes(one)[0] + overhead.up
-    return Traffic(up, download_size(method.channel, sent, now, first=False, tolerated=tolerated))
+    return Traffic(up, download_size(method.channel, view, now, first=False, tolerated=tolerated))
 
 
 def _cohort(plan: FederationPlan) -> int:

@@ -56,7 +56,7 @@ class PlanFromRun:
     def to_toml(self, run: Path, sites: str, encoding: str) -> str:
         """The content of the plan's file, beside which its encoding lies."""
         plan, timeouts = self.plan, self.plan.timeouts
-        said = "".join(f"# {sentence}\n" for sentence in (*self.changes, *self.warnings))
+        comments = "".join(f"# {sentence}\n" for sentence in (*self.changes, *self.warnings))
         lines = {
             "method": (_toml(plan.method_name), ""),
             "args": (_table(plan.args), ""),
@@ -72,8 +72,8 @@ class PlanFromRun:
             "evaluate_every": (_toml(plan.evaluate_every), "rounds; on what sites hold out"),
             "timeouts": (_table({"train": timeouts.train, "message": timeouts.message}), "seconds"),
         }
-        written = "".join(f"{key} = {value}{f'  # {why}' if why else ''}\n" for key, (value, why) in lines.items())
-        return f"# A plan from the run {run}. Explained by: tacit federation explain.\n{said}\n{written}"
+        settings = "".join(f"{key} = {value}{f'  # {why}' if why else ''}\n" for key, (value, why) in lines.items())
+        return f"# A plan from the run {run}. Explained by: tacit federation explain.\n{comments}\n{settings}"
 
 
 def plan_from_run(run: Path, directory: Directory) -> PlanFromRun:

@@ -223,14 +223,14 @@ class FederationPlan:
         """The plan of which this is the canonical form, as plain values."""
         tables = arrangements(content)
         expect(content.get("format") == FORMAT, f"format {FORMAT} of a stored plan, got {content.get('format')!r}")
-        own = {key: content[key] for key in content if key not in ("format", "sites", "encoding", *tables)}
+        fields = {key: content[key] for key in content if key not in ("format", "sites", "encoding", *tables)}
         identities = {name: bytes.fromhex(key) for name, key in content["sites"].items()}
         arranged = [kind.from_canonical(content[key]) for key, kind in tables.items()]
         return cls(
             directory=Directory(identities),
             encoding=read_json(content["encoding"].encode(), Encoding, _STORED) if content["encoding"] else None,
             arrangement=_only(arranged),
-            **_arguments(convert(own, _Canonical, _STORED)),
+            **_arguments(convert(fields, _Canonical, _STORED)),
         )
 
     @classmethod
@@ -386,9 +386,9 @@ def read_plan(path: Path, *, configured: bool = True, trusted: bool = False) -> 
     """
     content, folder = load_toml(path), path.parent
     tables = arrangements(content)
-    own = {key: value for key, value in content.items() if key not in tables}
+    fields = {key: value for key, value in content.items() if key not in tables}
     arranged = [kind.read(content[key], path, configured=configured) for key, kind in tables.items()]
-    table = convert(own, _Table, Source(label=str(path)))
+    table = convert(fields, _Table, Source(label=str(path)))
     plan = FederationPlan(
         directory=read_directory(folder / table.sites),
         encoding=None if table.encoding is None else Encoding.read(folder / table.encoding),

@@ -167,11 +167,11 @@ class FederationServer:
         drawn = self._channel.draw(state, now)
         cohort = self._cohort(sampled.tolist()) if drawn is None else drawn
         now = replace(now, cohort=len(cohort))
-        sent = broadcast(method, state, now)
-        like = no_messages(method, sent, state, now)
+        view = broadcast(method, state, now)
+        like = no_messages(method, view, state, now)
         outcome = RoundOutcome(aggregate_messages(method, conversation, state, like, now))
         if cohort:
-            asked = self._request(state, now, sent, cohort)
+            asked = self._request(state, now, view, cohort)
             with self.sites.counting_failures(cohort):
                 outcome = self._channel.gather(state, now, asked, like, conversation)
         with single_thread():

@@ -176,10 +176,10 @@ class Refusals:
         """Say that a message of this sender was refused, unless it was said before, or enough was."""
         with self._lock:
             hour, more = self._current(sender)
-            said = text in hour.lines or len(hour.lines) == LINES
-            lines = hour.lines if said else hour.lines | {text}
+            suppressed = text in hour.lines or len(hour.lines) == LINES
+            lines = hour.lines if suppressed else hour.lines | {text}
             self._hours[sender] = replace(hour, count=hour.count + 1, lines=lines)
-        if not said:
+        if not suppressed:
             last = " Further ones are only counted." if len(lines) == LINES else ""
             self._say(f"Refused a message of {sender!r}: {text}{more}{last}")
 
@@ -220,8 +220,8 @@ def _concerns(message: Any, sender: str) -> bool:
     """Whether a stream that is acknowledged or given up was sent to this sender; its number can be guessed."""
     number = _header(message, StreamHeaderKey.STREAM_ID)
     with ByteStreamer.map_lock:
-        sent = ByteStreamer.tx_task_map.get(number) if isinstance(number, int) else None
-    return (sent is None or sent.target == sender) and _header(message, StreamHeaderKey.FAILED_DESTINATION) is None
+        task = ByteStreamer.tx_task_map.get(number) if isinstance(number, int) else None
+    return (task is None or task.target == sender) and _header(message, StreamHeaderKey.FAILED_DESTINATION) is None
 
 
 def _described(message: Any) -> str:

@@ -164,10 +164,10 @@ class NvflareTransport:
             message = _packed(request, verb, number)
             return _in_thread(lambda: self._send(name, ASK, message, deadline - time.monotonic(), abort))
 
-        sent = [send()]
+        futures = [send()]
         first, idle = b"", time.monotonic()
-        while (left := deadline - time.monotonic()) > 0:
-            if done := wait(sent, min(left, SECONDS_BETWEEN_CHECKS), FIRST_COMPLETED).done:
+        while (remaining := deadline - time.monotonic()) > 0:
+            if done := wait(futures, min(remaining, SECONDS_BETWEEN_CHECKS), FIRST_COMPLETED).done:
                 break
             now = self._look(name, number, SECONDS_OF_A_CHECK)
             if isinstance(now, Failure):
@@ -180,12 +180,12 @@ class NvflareTransport:
             if now.working:
                 idle = time.monotonic()
             elif time.monotonic() - idle > SECONDS_TO_TRAVEL + max(len(request), now.answered) / SLOWEST:
-                sent.append(send())
+                futures.append(send())
                 idle = time.monotonic()
         abort.trigger("")
-        if done := wait(sent, 0.0, FIRST_COMPLETED).done:
+        if done := wait(futures, 0.0, FIRST_COMPLETED).done:
             return done.pop().result()
-        if left > 0:
+        if remaining > 0:
             return Failure("absent", f"{name} disconnected or restarted before it answered.")
         return Failure("late", f"{name} did not answer in time.")
 

@@ -161,9 +161,9 @@ def _provision(
 def _keep_authority(folder: Path, work: Path) -> None:
     """Keep the authority's certificate and key, and nobody else's."""
     state = json.loads((work / PROJECT / "state" / "cert.json").read_text())
-    kept = {name: value for name, value in state.items() if name.startswith("root_")}
+    authority = {name: value for name, value in state.items() if name.startswith("root_")}
     files.make_private(folder / AUTHORITY)
-    files.write(folder / AUTHORITY / "cert.json", json.dumps(kept).encode(), private=True)
+    files.write(folder / AUTHORITY / "cert.json", json.dumps(authority).encode(), private=True)
 
 
 def _harden(kit: Path) -> None:
