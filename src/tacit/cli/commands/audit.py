@@ -15,7 +15,7 @@ from tacit.core.prices import Unit
 
 VIOLATED = 1  # the exit code
 Found = AuditEvidence | OneRunGuesses
-_GROUPS = {"client": "cohort", "record": "batch"}  # in which a canary is drawn
+_GROUPS = {"client": "cohort", "record": "batch"}  # that samples a canary
 
 
 def run(args: argparse.Namespace) -> int:
@@ -116,7 +116,7 @@ def _conclusion(result: AuditResult, unit: str = "client") -> str:
 
 
 def _missed(power: Power | None, result: AuditResult) -> list[str]:
-    """How large a leak could have been missed, by simulation."""
+    """The largest leak that could be missed, by simulation."""
     if power is None or result.violated:
         return []
     tenth = f"With a tenth of the claimed noise, {100 * power.tenth:.0f} % of such audits would find a violation"

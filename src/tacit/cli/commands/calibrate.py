@@ -18,7 +18,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _lines(found: dict[str, Any]) -> Iterator[str]:
-    """The result as text: first ε after every round, if it was computed, then all quantities."""
+    """The result as text: ε after each round, if computed, then all quantities."""
     if epsilons := found.get("epsilons"):
         rows = [("round", "", "ε"), *((str(i), "", f"{e:.4f}") for i, e in enumerate(epsilons, start=1))]
         yield from (*aligned(rows), "")
@@ -39,6 +39,6 @@ def _lines(found: dict[str, Any]) -> Iterator[str]:
 
 
 def _rounded_up(noise: float) -> str:
-    """A noise multiplier with four decimals, rounded up: less noise would not suffice."""
+    """A noise multiplier with four decimals, rounded up: less would not suffice."""
     text = f"{noise:.4f}"
     return text if float(text) >= noise else f"{noise + 0.5e-4:.4f}"

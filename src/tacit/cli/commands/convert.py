@@ -1,4 +1,4 @@
-"""`tacit data convert`: write Parquet files that are larger than memory as a population on disk."""
+"""`tacit data convert`: write Parquet files larger than memory as a population on disk."""
 
 import argparse
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from tacit.data.parquet_population import OPTIONS, convert_parquet
 
 
 def run(args: argparse.Namespace) -> int:
-    """Convert, and print what was found."""
+    """Convert, and print a summary."""
     options = {name: getattr(args, name) for name in OPTIONS}
     population = convert_parquet(args.out, args.source, target=args.target, client=args.client, **options)
     encoding = Encoding.read(Path(args.out) / ENCODING)

@@ -26,7 +26,7 @@ def run(args: argparse.Namespace) -> int:
         content = model_content(run_data, args.to, args.model, trusted=args.trust)
     files.write(out, content, parents=True, private=True)
     if args.to != "csv" and run_data.manifest.task.encoding and out.parent != args.run_directory:
-        encoding = read_encoding(args.run_directory, run_data.manifest)  # which the run's directory has
+        encoding = read_encoding(args.run_directory, run_data.manifest)  # from the run's directory
         files.write(encoding_beside(out), encoding.to_bytes(), private=True)
     return answer(args, {"file": str(out), "bytes": len(content)}, [f"Written: {out}"])
 

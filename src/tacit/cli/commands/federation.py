@@ -24,7 +24,7 @@ MIN_SITES, MIN_ROUNDS = 5, 6
 
 
 def init(args: argparse.Namespace) -> int:
-    """Write the list of participants, unless there is one, and make the kits that are missing."""
+    """Write the list of participants, unless there is one, and make the missing kits."""
     file = args.folder / PARTICIPANTS
     if not file.exists():
         expect(
@@ -32,7 +32,7 @@ def init(args: argparse.Namespace) -> int:
             f"--host and --sites for a new federation, as there is no {file}",
             "Give them, for example: --host fl.example.org --sites hospital-a hospital-b.",
         )
-        Participants(args.host, args.port, tuple(args.sites))  # nothing is written that cannot be used
+        Participants(args.host, args.port, tuple(args.sites))  # validate before writing
         files.make_private(args.folder)
         sites = ", ".join(f'"{name}"' for name in args.sites)
         files.write(file, TEMPLATE.format(host=args.host, port=args.port, sites=sites).encode())
@@ -50,7 +50,7 @@ def init(args: argparse.Namespace) -> int:
 
 
 def serve(args: argparse.Namespace) -> int:
-    """Run the server until it is interrupted; a process that ends by itself is started again."""
+    """Run the server until interrupted; restart a process that ends by itself."""
     Participants.load(args.folder)
     return keep_running(server_command(args.folder / SERVER_KIT))
 
@@ -95,7 +95,7 @@ def _train(
     ledger: Path | None = None,
     watch: Callable[[Run], None] = lambda _: None,
 ) -> Run:
-    """Train with the sites that are connected to the federation's server; `watch` is called after every round."""
+    """Train with the sites connected to the federation's server; call `watch` after every round."""
     transport = RelayTransport(folder / "server" / SOCKET)
     transport.validate()
     _check_names(plan, folder)

@@ -1,4 +1,4 @@
-"""`tacit federation explain` and `plan`: what a plan means, and a plan from a run."""
+"""`tacit federation explain` and `plan`: explain a plan, and write one from a run."""
 
 import argparse
 from collections.abc import Iterator
@@ -13,9 +13,9 @@ from tacit.report.labels import size
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print what a plan means; one that cannot run is an error with a sentence.
+    """Print an explanation of a plan; raises an error with a sentence if it cannot run.
 
-    A plan may come from anybody: its functions are imported only with `--trust`.
+    A plan is untrusted: its functions are imported only with `--trust`.
     """
     plan = read_plan(args.plan, trusted=args.trust)
     if not plan.has_readable_method:

@@ -19,7 +19,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _methods_in(file: Path) -> dict[str, Definition]:
-    """The functions of a file that are declared to return a method, by the name with which they are run."""
+    """The functions of a file with the return type Method, by the name for running them."""
     functions = FileReference(file, "", "method").definitions()
     definitions = {
         f"{file}:{name}": each for name, each in functions.items() if each.returns.split(".")[-1] == "Method"

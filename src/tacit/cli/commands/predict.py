@@ -1,4 +1,4 @@
-"""`tacit predict`: what the model of a run says of new rows of a table."""
+"""`tacit predict`: a run's predictions for new rows of a table."""
 
 import argparse
 

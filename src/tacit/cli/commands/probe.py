@@ -1,4 +1,4 @@
-"""`tacit probe`: print what was tried on each piece of a method, and what failed."""
+"""`tacit probe`: print the trials of each piece of a method, and their failures."""
 
 import argparse
 from collections.abc import Iterator, Sequence

@@ -12,7 +12,7 @@ OPENER = "tacit.federation.transport.nvflare.process:open_site"
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run until interrupted; a process that ends by itself is started again."""
+    """Run until interrupted; restart a process that ends by itself."""
     site, kit = read_site(args.config), args.config.parent / "kit" if args.kit is None else args.kit
     kit_name = name_in_kit(kit)
     if kit_name != site.name:

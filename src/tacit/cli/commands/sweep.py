@@ -1,4 +1,4 @@
-"""`tacit sweep`: try what was not tried yet, and print the table and the choice."""
+"""`tacit sweep`: run the remaining combinations, and print the table and the choice."""
 
 import argparse
 import multiprocessing
@@ -18,7 +18,7 @@ _OUT = Path("runs") / "sweep"
 
 
 def run(args: argparse.Namespace) -> int:
-    """Try what was not tried yet, and print the table and the choice."""
+    """Run the remaining combinations, and print the table and the choice."""
     expect(args.processes >= 1, f"--processes {args.processes} >= 1")
     out = args.out or _OUT / args.file.stem
     sweep = read_sweep(args.file, out, trust=args.trust)

@@ -1,4 +1,4 @@
-"""Messages in the clear: the server reads every site's own, and adds them up."""
+"""Messages in the clear: the server reads each site's message and adds them."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -65,7 +65,7 @@ class PlainServer(ServerHalf):
     def gather(
         self, state: State, now: ServerRound, asked: SiteRequest, like: Messages, conversation: Conversation
     ) -> RoundOutcome:
-        """The sum of all messages that can be read and are not too long."""
+        """The sum of all valid messages within the norm bound."""
         method, traffic = self.sites.plan.method, SiteBytes()
         replies = self.sites.ask_round(TRAIN, asked, dict.fromkeys(asked.cohort, b""), traffic)
         received, malformed = read_messages(method, replies, like, now)
@@ -91,7 +91,7 @@ class PlainServer(ServerHalf):
 
 
 def _sum(method: Method, state: State, kept: Messages, conversation: Conversation, now: Round) -> Sum:
-    """The messages' sum, in the order of the sites' numbers, whenever they came."""
+    """The messages' sum in the order of the sites' numbers, not of arrival."""
     if not method.streams:
         return aggregate_messages(method, conversation, state, kept, now)
     numbers = kept.clients

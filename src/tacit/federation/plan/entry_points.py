@@ -1,11 +1,10 @@
 """Code by name: `package.module:function` of an installed package, and the digest by which it is pinned.
 
-A site runs only code that is installed there. A pin is the digest of all files of the function's top-level package (or
-of its module, if that is a single file), so that a changed helper changes the pin too. Nothing is imported to compute
-it.
+A site runs only installed code. A pin is the digest of all files of the function's top-level package (or of its
+module, if that is a single file), so a changed helper changes the pin too. Computing a pin imports nothing.
 
-Whoever wrote a plan chose the names in it. To import a module is to execute it, so that a plan's reader says first
-which code it runs (`AllowedCode`): a site by its policy, the server's operator by trusting the plan.
+A plan's author chooses its names, and importing a module executes it. So a plan's reader first declares which code it
+runs (`AllowedCode`): a site by its policy, the server's operator by trusting the plan.
 """
 
 import ast
@@ -39,11 +38,11 @@ def check_name(name: str, what: str) -> None:
 
 @dataclass(frozen=True)
 class AllowedCode:
-    """The code of others that a party runs for a plan; by default none.
+    """The third-party code that a party runs for a plan; by default none.
 
     Attributes:
         functions: `package.module:function`, each with the pin of its installed code; an empty pin accepts any.
-        methods: names of methods that packages of others register. Tacit's own are always allowed.
+        methods: names of methods from third-party packages. Tacit's own are always allowed.
     """
 
     functions: Mapping[str, str] = field(default_factory=dict)
@@ -68,7 +67,7 @@ class AllowedCode:
         return "" if installed == pinned else f"The installed code of {name} is {installed}, not {pinned} as allowed."
 
     def load(self, name: str, what: str) -> Callable[..., Any]:
-        """The function with this name, if it is allowed; only then is its module imported."""
+        """The function with this name, imported only if it is allowed."""
         if problem := self.function_problem(name, what):
             raise UserError(problem)
         return load(name, what)
@@ -78,7 +77,7 @@ NO_CODE = AllowedCode()
 
 
 def load(name: str, what: str) -> Callable[..., Any]:
-    """The function with this name; its module is imported: for names that the party itself has written."""
+    """Import the function with this name; only for names that the party itself wrote."""
     check_name(name, what)
     module, _, function = name.partition(":")
     try:
@@ -94,12 +93,12 @@ def load(name: str, what: str) -> Callable[..., Any]:
 
 
 def call(name: str, what: str) -> Any:
-    """What the function with this name returns; an error of its own is a `UserError` that says so."""
+    """Call the function with this name; raises `UserError` for an error inside it."""
     return called(load(name, what), name)
 
 
 def called(function: Callable[[], Any], name: str) -> Any:
-    """What a function returns; an error of its own is a `UserError` that names it."""
+    """Call a function; raises `UserError`, which names it, for an error inside it."""
     try:
         return function()
     except TacitError:

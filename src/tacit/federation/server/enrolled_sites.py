@@ -1,7 +1,7 @@
-"""The enrolled sites as the server knows them: who takes part, who failed and why, and how they are asked.
+"""The enrolled sites as the server sees them: participation, requests, and failures with reasons.
 
-Whatever happens to one of them, the others go on: who is absent, late, silent, malformed or refuses has failed, by
-name. Two failures in a row strike a site out until it connects again.
+One site's failure does not stop the others. A site fails if it is absent, late or silent, refuses, or sends a malformed
+reply. After two failures in a row, it is excluded until it reconnects.
 """
 
 from collections import Counter
@@ -18,7 +18,7 @@ from tacit.federation.plan.plan import FederationPlan
 from tacit.federation.server.round_reports import SiteBytes
 from tacit.federation.transport.endpoints import Failure, Transport
 
-MAX_FAILURES = 2  # failures in a row after which a site is not asked any more
+MAX_FAILURES = 2  # failures in a row that exclude a site
 
 
 class EnrolledSites:
@@ -26,14 +26,14 @@ class EnrolledSites:
 
     Args:
         plan: what is trained.
-        transport: the way to the sites.
+        transport: the server's transport.
         run: random bytes of this start of the server.
-        journal: where to record what is sent, received and refused; None: nowhere.
+        journal: the record of requests, replies and refusals; None: no record.
 
     Attributes:
-        problems: why each site that did not deliver last time did not, by name.
-        excluded: sites that are not asked any more.
-        silent: the numbers of those that send no metrics.
+        problems: why each site failed to deliver last time, by name.
+        excluded: sites that receive no more requests.
+        silent: the numbers of sites that send no metrics.
     """
 
     def __init__(self, plan: FederationPlan, transport: Transport, run: bytes, journal: AuditLog | None) -> None:
@@ -44,8 +44,8 @@ class EnrolledSites:
         self._failures: Counter[str] = Counter()  # in a row
         self._failed: set[str] = set()  # in this round
         self._welcome: set[str] = set()
-        self._declined: set[str] = set()  # they do not take part in this plan
-        self._received: set[int] = set()  # they have what is sent only once
+        self._declined: set[str] = set()  # do not take part in this plan
+        self._received: set[int] = set()  # have the one-time broadcast
 
     # Who takes part
 
@@ -63,14 +63,14 @@ class EnrolledSites:
         return [number for number in cohort if number in present]
 
     def readmit(self, name: str) -> None:
-        """Ask a site again, which has left or registers anew; its failures are forgotten."""
+        """Forget the failures of a site that left or registers anew, and ask it again."""
         self._welcome.discard(name)
         self._declined.discard(name)
         self.excluded.discard(name)
         self._failures.pop(name, None)
 
     def _greet(self, names: Sequence[str]) -> None:
-        """Ask sites that have connected whether they take part in this plan."""
+        """Ask newly connected sites whether they take part in this plan."""
         if not names:
             return
         register = wire.Registration(self.plan.digest, self.run)
@@ -82,7 +82,7 @@ class EnrolledSites:
                 self.problems.pop(name, None)
 
     def ask_refusing(self) -> None:
-        """Ask those again who refused: one of them may have accepted the plan since."""
+        """Ask refusing sites again: one may have accepted the plan since."""
         self._declined.clear()
 
     # Asking
@@ -90,7 +90,7 @@ class EnrolledSites:
     def ask_round(
         self, verb: str, asked: SiteRequest, openings: Mapping[int, bytes], traffic: SiteBytes
     ) -> dict[int, bytes]:
-        """The first message of a round or an evaluation; what is sent only once goes to those who do not have it."""
+        """Send the first message of a round or an evaluation, with the one-time broadcast where it is missing."""
         first = {number: b"" if number in self._received else asked.first for number in openings}
         requests = {n: wire.pack(replace(asked, first=first[n], opening=data)) for n, data in openings.items()}
         traffic.sent_once.update({number: len(content) for number, content in first.items()})
@@ -103,7 +103,7 @@ class EnrolledSites:
     def ask_further(
         self, verb: str, session: bytes, requests: Mapping[int, bytes], traffic: SiteBytes
     ) -> dict[int, bytes]:
-        """A further request of a channel's protocol, in a conversation or before a round."""
+        """Send a further request of a channel's protocol, in a conversation or before a round."""
         packed = {
             number: wire.pack(wire.Continuation(self.plan.digest, session, request))
             for number, request in requests.items()
@@ -113,7 +113,7 @@ class EnrolledSites:
     def _ask(
         self, verb: str, session: bytes, requests: Mapping[int, bytes], timeout: float, traffic: SiteBytes
     ) -> dict[int, bytes]:
-        """The valid answers of these sites; all others have failed."""
+        """The valid answers of these sites; the other sites failed."""
         names = self.plan.directory.names
         replies = self.transport.ask(verb, {names[number]: data for number, data in requests.items()}, timeout)
         answers: dict[int, bytes] = {}
@@ -129,7 +129,7 @@ class EnrolledSites:
         return answers
 
     def _read(self, verb: str, session: bytes, name: str, reply: bytes | Failure) -> bytes | None:
-        """What a site answers, if it is its own and of this conversation; otherwise why it failed is noted."""
+        """A site's answer, if it is valid in this conversation; else None, with the failure noted."""
         number = self.plan.directory.number(name)
         if isinstance(reply, Failure):
             self._note(name, f"{reply.reason}{f': {reply.text}' if reply.text else ''}")
@@ -149,7 +149,7 @@ class EnrolledSites:
         return None
 
     def fail(self, number: int, why: str) -> None:
-        """Note that what a site sent is not usable."""
+        """Note that a site's message is unusable."""
         name = self.plan.directory.names[number]
         self._note(name, f"malformed: {why}")
         self._failed.add(name)
@@ -160,7 +160,7 @@ class EnrolledSites:
 
     @contextmanager
     def counting_failures(self, cohort: Sequence[int]) -> Iterator[None]:
-        """Count for every site of the cohort whether it failed in this round, also if the round fails."""
+        """Count the failures of the cohort's sites in this round, even if the round fails."""
         self._failed.clear()
         try:
             yield
@@ -181,6 +181,6 @@ class EnrolledSites:
         return [self.plan.directory.names[number] for number in numbers]
 
     def log(self, event: str, **content: object) -> None:
-        """Record an event, where there is a journal."""
+        """Record an event, if there is a journal."""
         if self.journal is not None:
             self.journal.append(event, **content)
