@@ -20,9 +20,9 @@ Examples:
 which, and against whom. Small ε protects well. The documents of the source have a glossary.
 """
 
-# `parsers` has a module per command, found by listing: its docstring is the command's help (the first line is the
-# summary), and `configure(parser)` declares its arguments and what it calls. `commands` has what is called, imported
-# when its turn comes: names are checked before anything is imported that needs PyTorch.
+# `parsers` has a module per command, discovered by listing: its docstring is the command's help (the first line is the
+# summary), and `configure(parser)` declares its arguments and calls. `commands` has the called functions, imported one
+# by one: names are checked before any import of PyTorch.
 
 import argparse
 import importlib
@@ -44,7 +44,7 @@ from tacit.cli import parsers
 from tacit.core.schema import suggestion
 from tacit.errors import TacitError
 
-STOPPED = 128  # plus the number of the signal: the exit codes that shells expect, 130 after Ctrl-C and 143 after a TERM
+STOPPED = 128  # plus the signal's number: the exit codes that shells expect, 130 after Ctrl-C and 143 after SIGTERM
 
 
 class Parser(argparse.ArgumentParser):
@@ -56,13 +56,13 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"tacit: {message[:1].upper()}{message[1:].rstrip('.')}.{near} See {self.prog} --help.\n")
 
     def parse_known_args(self, args: Iterable[str] | None = None, namespace: Any = None) -> tuple[Any, list[str]]:
-        """Refuse unknown options here, where those of the command are known; its parent knows none of them."""
-        known, unknown = argparse.ArgumentParser.parse_known_args(self, args, namespace)
+        """Refuse unknown options here, where the command's options are declared, not in its parent."""
+        parsed, unknown = argparse.ArgumentParser.parse_known_args(self, args, namespace)
         if unknown:
             options = (option for action in self._actions for option in action.option_strings)
             near = suggestion(unknown[0], options) if unknown[0].startswith("-") else ""
             self.exit(2, f"tacit: Unknown argument {unknown[0]!r}.{near} See {self.prog} --help.\n")
-        return known, unknown
+        return parsed, unknown
 
 
 class _Formatter(argparse.RawDescriptionHelpFormatter):
@@ -99,7 +99,7 @@ def _run(args: argparse.Namespace, signals: Sequence[int]) -> int:
 
 
 def call(args: argparse.Namespace) -> int:
-    """Call what the command declared, in order; the first exit code that is returned is the command's."""
+    """Call the command's functions in order; the first exit code that one returns is the command's."""
     for declared in args.calls:
         module, _, function = declared.partition(":")
         code: int | None = getattr(importlib.import_module(f"{__name__}.commands.{module}"), function)(args)
@@ -110,7 +110,7 @@ def call(args: argparse.Namespace) -> int:
 
 @contextmanager
 def _termination_interrupts() -> Iterator[Sequence[int]]:
-    """Inside this block SIGTERM raises `KeyboardInterrupt`, as Ctrl-C does; yields the list of signals that arrived."""
+    """Inside this block SIGTERM raises `KeyboardInterrupt`, as Ctrl-C does; yields the list of received signals."""
     signals: list[int] = []
     if threading.current_thread() is not threading.main_thread():
         yield signals
@@ -130,7 +130,7 @@ def _termination_interrupts() -> Iterator[Sequence[int]]:
 
 @contextmanager
 def _short_warnings() -> Iterator[None]:
-    """Inside this block, each warning is one line on standard error, once, without the place that raised it."""
+    """Inside this block, print each warning once, as one line on standard error without its location."""
     with warnings.catch_warnings():
         warnings.simplefilter("default")
         seen: set[str] = set()
@@ -159,7 +159,7 @@ def make_parser() -> Parser:
 
 def command_names() -> list[str]:
     """The names of all commands."""
-    return sorted(found.name for found in pkgutil.iter_modules(parsers.__path__) if not found.name.startswith("_"))
+    return sorted(module.name for module in pkgutil.iter_modules(parsers.__path__) if not module.name.startswith("_"))
 
 
 def _exit_code(error: Exception) -> int:

@@ -22,7 +22,7 @@ def print_json(document: object) -> None:
 
 
 def note(*sentences: str | None) -> None:
-    """Print those of these sentences that there are on standard error."""
+    """Print the non-empty sentences on standard error."""
     for sentence in filter(None, sentences):
         print(sentence, file=sys.stderr)
 
@@ -33,7 +33,7 @@ def warn(sentence: str | None) -> None:
 
 
 def aligned(rows: Sequence[Sequence[str]], left: int = 2) -> list[str]:
-    r"""Rows as lines of equal columns; the first `left` are aligned left, all others right.
+    r"""Rows as lines of equal columns; the first `left` are left-aligned, all others right.
 
     Example:
         >>> print("\n".join(aligned([["a", "name", "x"], ["bb", "b", "10"]])))

@@ -1,4 +1,4 @@
-"""Progress on standard error: a bar on a terminal, a line every few seconds elsewhere; and runs that are followed."""
+"""Progress on standard error: a bar on a terminal, a line every few seconds elsewhere; also for whole runs."""
 
 import sys
 import time
@@ -17,7 +17,7 @@ from tacit.runs.run import Run, RunSpec
 
 SECONDS_BETWEEN_LINES = 5.0
 _T = TypeVar("_T")
-_Progress = tuple[int, int, str]  # how many steps are done, of how many, and figures to show with them
+_Progress = tuple[int, int, str]  # finished steps, all steps, and figures to show with them
 
 
 def track(steps: Iterable[_T], total: int, label: str) -> Generator[_T]:
@@ -50,10 +50,10 @@ def follow_to_end(
 
 
 def _interrupted(spec: RunSpec, directory: Path, command: str) -> str:
-    """How far an interrupted run came, and how to resume it; a run that has not started yet leaves no files."""
+    """The progress of an interrupted run, and how to resume it; an unstarted run leaves no files."""
     if not (directory / MANIFEST).exists():
         return "Interrupted before the first round. Nothing was written."
-    state = checkpoint.read(directory / CHECKPOINT)  # the interrupt may have come after the last step was shown
+    state = checkpoint.read(directory / CHECKPOINT)  # the interrupt may follow the last shown step
     done = f" after {state.round} of {spec.method.rounds} rounds" if state else ""
     return f"Interrupted{done}. Resume with: {command}"
 
@@ -100,7 +100,7 @@ def _with_lines(steps: Iterable[tuple[_T, _Progress]], label: str) -> Generator[
 
 
 def _with_figures(steps: Iterable[Run]) -> Generator[tuple[Run, str]]:
-    """Each step with its last metric, ε, and the bytes so far; sums are continued, not recomputed."""
+    """Each step with its last metric, ε, and the bytes so far, by running sums."""
     seen, up, down, metric = 0, 0, 0, ""
     for run in steps:
         for report in run.history[seen:]:

@@ -1,4 +1,4 @@
-"""What a command prints about finished runs: a table, their guarantees, bytes and how they ended, or JSON."""
+"""The output for finished runs: a table, guarantees, bytes and reasons for an early end, or JSON."""
 
 import argparse
 import shlex
@@ -50,12 +50,12 @@ def _summary(run: Run) -> dict[str, object]:
 
 
 def _privacy_summary(run: Run) -> dict[str, object]:
-    """The guarantee of each unit and, for a run with a budget, how much of it is used."""
+    """The guarantee of each unit and, for a run with a budget, its use."""
     nominal = run.spec.manifest.method.nominal
     accounted = {unit: _accounted(charges) for unit, charges in run.charges.items()}
     guarantees = {unit: {**each.to_json(), **accounted.get(unit, {})} for unit, each in run.guarantees.items()}
     return {
-        "guarantees": guarantees,  # each for itself, never added
+        "guarantees": guarantees,  # each by itself, never added
         **({"nominal": dict(nominal)} if nominal else {}),
         **({"rounds_left": run.spec.method.rounds - run.state.round} if accounted else {}),
         **({} if run.ledger is None else {"ledger": run.ledger.to_json()}),
@@ -63,13 +63,13 @@ def _privacy_summary(run: Run) -> dict[str, object]:
 
 
 def _accounted(charges: "Charges") -> dict[str, object]:
-    """What was charged to a unit, whether it is proved or not."""
-    found: dict[str, object] = {"nominal_epsilon": charges.epsilon, "at_delta": charges.delta}
-    return found if charges.unit.within_client else {**found, "delta_at_budget": charges.delta_at_budget}
+    """The charges to a unit, proved or not."""
+    document: dict[str, object] = {"nominal_epsilon": charges.epsilon, "at_delta": charges.delta}
+    return document if charges.unit.within_client else {**document, "delta_at_budget": charges.delta_at_budget}
 
 
 def _notes(run: Run, *, alone: bool) -> list[str]:
-    """Sentences below the table: pruning, privacy, how the run ended, overhead, seconds by part of a round."""
+    """Sentences below the table: pruning, privacy, an early end, overhead, seconds by part of a round."""
     parts = ", ".join(f"{name} {seconds:.3g} s" for name, seconds in run.timings.items())
     times = [f"Time: {parts}."] * bool(parts)
     return [*_sparsity(run, alone=alone), *_privacy(run, alone=alone), *_ending(run), *_overhead(run), *times]
@@ -86,7 +86,7 @@ def _sparsity(run: Run, *, alone: bool) -> list[str]:
 
 
 def _privacy(run: Run, *, alone: bool) -> list[str]:
-    """The guarantee, nominal figures, and how much of the budget is used."""
+    """The guarantee, nominal figures, and the use of the budget."""
     method = run.spec.method
     lines = [_guarantee(each, run, alone=alone) for each in run.guarantees.values()]
     if len(run.guarantees) > 1:
@@ -134,7 +134,7 @@ def _ending(run: Run) -> list[str]:
 
 
 def _overhead(run: Run) -> list[str]:
-    """Bytes of the channel's protocol in addition to updates and broadcasts, and what rounding costs."""
+    """Bytes of the channel's protocol beyond updates and broadcasts, and the cost of rounding."""
     traffic, method = run.bytes, run.spec.method
     if not traffic.phases:
         return []
@@ -150,7 +150,7 @@ def _overhead(run: Run) -> list[str]:
 
 
 def _rounding(run: Run) -> list[str]:
-    """What sums of integers cost in accuracy."""
+    """The loss of accuracy from integer sums."""
     step, bits = run.history[-1].grid_step if run.history else None, run.spec.method.channel.message_format.bits
     if step is None:
         return []
@@ -172,13 +172,13 @@ def _table(runs: Sequence[Run]) -> list[list[str]]:
 
 
 def _epsilons(run: Run) -> str:
-    """The ε of the run; with its unit if that is the record, and both if there are two."""
+    """The ε of the run, with its unit if that is the record; both if there are two."""
     units = run.epsilons
     return " ".join(f"{units[unit]:.3g}{'' if unit == 'client' else f' ({unit})'}" for unit in units) or "-"
 
 
 def _bytes(run: Run) -> list[str]:
-    """Bytes up and down; compared with fl-std, which sends whole models both ways, where they are fewer."""
+    """Bytes up and down; where they are fewer, compared with fl-std, which sends whole models both ways."""
     pairs = ((run.bytes.up, run.savings.up), (run.bytes.down, run.savings.down))
     return [size_against(count, count * factor, "fl-std") if factor > 1.05 else size(count) for count, factor in pairs]
 

@@ -1,7 +1,7 @@
-"""A federation of real processes on this machine, set up as its operators would: kits, keys, data, a plan, reviews.
+"""A federation of real processes on this machine, set up as operators would: kits, keys, data, a plan, reviews.
 
-Every site has a folder of its own with its start-up kit, its identity, its data and its policy, accepts the plan by
-itself, and runs as `tacit site serve` does. The data are the embedded digits.
+Each site has its own folder with its start-up kit, identity, data and policy. It reviews the plan itself and runs as
+under `tacit site serve`. The data are the embedded digits.
 """
 
 import os
@@ -67,7 +67,7 @@ def say(text: str) -> None:
 
 @dataclass(frozen=True)
 class LocalFederation:
-    """A federation in a folder: `server/` and `sites/` are the kits, `homes/NAME/` is what a site's operator has."""
+    """A federation in a folder: kits in `server/` and `sites/`, a site operator's files in `homes/NAME/`."""
 
     folder: Path
     names: tuple[str, ...]
@@ -75,7 +75,7 @@ class LocalFederation:
 
     @classmethod
     def at(cls, folder: Path, sites: int, site: str, plan: str) -> "LocalFederation":
-        """Write all files, with these contents of `site.toml` and `plan.toml`, and let every site accept the plan."""
+        """Write all files, with this `site.toml` and `plan.toml`, and let every site accept the plan."""
         names = tuple(f"site-{number}" for number in range(1, sites + 1))
         files.make_private(folder)
         quoted = ", ".join(f'"{name}"' for name in names)
@@ -90,21 +90,21 @@ class LocalFederation:
             _write_digits(folder / "homes" / name / "digits.csv", number, sites)
         files.write(folder / ENCODING, _encoding().to_bytes())
         files.write(folder / "plan.toml", plan.encode())
-        made = cls(folder, names, read_plan(folder / "plan.toml", trusted=True))
-        made._review()
-        return made
+        federation = cls(folder, names, read_plan(folder / "plan.toml", trusted=True))
+        federation._review()
+        return federation
 
     def _review(self) -> None:
         for name in self.names:
             site = read_site(self.folder / "homes" / name / "site.toml")
-            found = site.review(self.plan)
-            site.record(self.plan, accepted=True, found=found)
-        cost = found.cost
+            review = site.review(self.plan)
+            site.record(self.plan, accepted=True, found=review)
+        cost = review.cost
         say(f"{len(self.names)} sites accept the plan: ε = {cost.epsilon:.3g} for each {cost.unit}, for the server.")
 
     @contextmanager
     def running(self, opener: str = "") -> Iterator[None]:
-        """Start the server and all sites, and end them; `opener` makes what answers in place of sites, to measure."""
+        """Start the server and all sites, and end them; `opener` replaces the sites, for measurements."""
         say(f"Starting a server and {len(self.names)} sites as processes on this machine, with TLS.")
         with ExitStack() as stack:
             stack.enter_context(
@@ -129,7 +129,7 @@ class LocalFederation:
         say(f"All sites are connected after {time.monotonic() - began:.0f} s.")
 
     def killing(self, name: str, after: int, back: int) -> Callable[[Run], None]:
-        """What kills a site's process after a round, and after a later one waits until it is back by itself."""
+        """A callback that kills a site's process after one round and awaits its restart after another."""
 
         def watch(run: Run) -> None:
             if run.state.round == after:
@@ -143,12 +143,12 @@ class LocalFederation:
 
 def demonstration(folder: Path, sites: int, rounds: int) -> LocalFederation:
     """The federation of `tacit federation demo`."""
-    records = round(0.9 * len(_digits()[1]) / sites)  # of a site, without those held out
+    records = round(0.9 * len(_digits()[1]) / sites)  # of a site, without held-out ones
     return LocalFederation.at(folder, sites, _SITE, _PLAN.format(rounds=rounds, size=records))
 
 
 def _encoding() -> Encoding:
-    """Pixels are between 0 and 1, and there are ten digits, as everybody knows."""
+    """Public knowledge: pixels are between 0 and 1, and there are ten digits."""
     pixels = range(_digits()[0].shape[1])
     target = TargetColumn("digit", tuple(map(str, range(10))))
     return Encoding(numbers={f"p{pixel}": (0.0, 1.0) for pixel in pixels}, indicators=(), target=target)

@@ -1,8 +1,8 @@
 """An append-only record of what a party sent, received, charged and refused, which a privacy officer can read.
 
-One JSON object per line, chained by hashes (`tacit.wire.chain`), so that changed, missing and reordered lines are
-noticed. It contains names, digests, counts and reasons: no data, no weights, no updates and no keys. Note its head
-(`tacit site log` prints it) elsewhere: who can write the file can compute a new chain.
+One JSON object per line, in a hash chain (`tacit.wire.chain`) that reveals changed, missing and reordered lines. It
+contains names, digests, counts and reasons, but no data, weights, updates or keys. Note its head (`tacit site log`
+prints it) elsewhere: anybody who can write the file can compute a new chain.
 """
 
 import time
@@ -18,9 +18,9 @@ JOURNAL = "journal"  # the purpose of its chain
 
 
 class AuditLog:
-    """A journal that is being written. Opening it verifies the chain; a line that a crash cut off is left out.
+    """A journal open for writing. Opening verifies the chain and drops a line that a crash cut off.
 
-    Several processes may write: a site that serves, and the command with which its operator reviews a plan.
+    Several processes may write: the serving site, and the operator's command that reviews a plan.
 
     Example:
         >>> import tempfile
@@ -36,7 +36,7 @@ class AuditLog:
         self._file = ChainedFile.open(path, JOURNAL)
 
     def append(self, event: str, **content: object) -> None:
-        """Add an entry; it is on the disk when this returns."""
+        """Add an entry durably: it is on disk on return."""
         moment = datetime.fromtimestamp(self._clock(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         self._file.append({"time": moment, "event": event, **content})
 
@@ -47,5 +47,5 @@ def read_journal(path: Path) -> list[Entry]:
 
 
 def content_of(entry: Entry) -> Entry:
-    """What an entry is about, without its time and event."""
+    """An entry without its time and event."""
     return {name: value for name, value in entry.items() if name not in ("time", "event")}

@@ -1,4 +1,4 @@
-"""What server and sites send one another: five verbs, requests and signed replies, as MessagePack with a fixed schema.
+"""The messages of server and sites: five verbs, requests and signed replies, in MessagePack with a fixed schema.
 
 ::
 
@@ -8,8 +8,8 @@
     prepare    what the channel's protocol needs before a round, such as an enclave's answer to the site's own nonce
     evaluate   like train, for the metrics on the site's own held-out data
 
-Nothing in a message names a class, a module or a file. A reply is signed by the site and bound to its verb and session,
-so that one of another round, attempt, plan or site is recognised.
+Nothing in a message names a class, a module or a file. A site's signature binds its reply to verb and session, so a
+reply of another round, attempt, plan or site is rejected.
 """
 
 import hashlib
@@ -33,11 +33,11 @@ Digest = Annotated[bytes, Meta(min_length=crypto.KEY, max_length=crypto.KEY)]
 Run = Annotated[bytes, Meta(min_length=RUN, max_length=RUN)]
 _Number = Annotated[int, Meta(ge=0, lt=1 << 32)]
 MAX_TEXT = 2000  # characters of a refusal
-NO_SESSION = bytes(crypto.KEY)  # of a refusal of a request that could not be read
+NO_SESSION = bytes(crypto.KEY)  # of a refusal of an unreadable request
 
 
 class RefusedError(Exception):
-    """A request that a site does not answer; the text contains nothing private."""
+    """A site's refusal to answer a request; the text contains nothing private."""
 
     def __init__(self, code: RefusalCode, text: str) -> None:
         Exception.__init__(self, text)
@@ -64,9 +64,9 @@ class SiteRequest(Struct, frozen=True, forbid_unknown_fields=True):
         run: random bytes of the server's run, new whenever the server starts.
         round: the index of the round.
         attempt: the number of the attempt at it, from 1.
-        cohort: the numbers of the sites that are asked, ascending.
+        cohort: the numbers of the cohort's sites, ascending.
         frame: the broadcast, the same bytes for all.
-        first: what is sent only once, as a frame of its own; empty for a site that has it.
+        first: the one-time broadcast, a frame of its own; empty for a site that has it.
         first_digest: of those bytes, for all sites; empty if there are none.
         opening: the first request of the channel's protocol; empty if it has none.
     """
@@ -82,7 +82,7 @@ class SiteRequest(Struct, frozen=True, forbid_unknown_fields=True):
     opening: bytes = b""
 
     def session(self, verb: str) -> bytes:
-        """What names this conversation: all that the sites in it have in common."""
+        """The conversation's digest, of all that its sites have in common."""
         numbers = b"".join(map(pack_number, (self.round, self.attempt, *self.cohort)))
         return crypto.digest(
             "federation session", verb.encode(), self.plan, self.run, numbers, digest_of(self.frame), self.first_digest
@@ -108,7 +108,7 @@ class Answer(Struct, frozen=True, forbid_unknown_fields=True, tag="answer"):
 
     @property
     def content(self) -> tuple[bytes, bytes]:
-        """What is signed: its kind, and the rest."""
+        """The signed content: its kind, and the rest."""
         return b"answer", self.body
 
 
@@ -120,11 +120,11 @@ class Refusal(Struct, frozen=True, forbid_unknown_fields=True, tag="refusal"):
     code: RefusalCode
     text: Annotated[str, Meta(max_length=MAX_TEXT)]
     signature: bytes = b""
-    other_sessions: ClassVar[tuple[bytes, ...]] = (NO_SESSION,)  # where it may be without a conversation
+    other_sessions: ClassVar[tuple[bytes, ...]] = (NO_SESSION,)  # where there is no conversation
 
     @property
     def content(self) -> tuple[bytes, bytes]:
-        """What is signed: why, and the rest."""
+        """The signed content: why, and the rest."""
         return self.code.encode(), self.text.encode()
 
 
@@ -150,7 +150,7 @@ def read_request(data: bytes, kind: type[Message]) -> Message:
 def read_reply(
     data: bytes, verb: str, session: bytes, site: int, identities: Sequence[bytes] | dict[int, bytes]
 ) -> Answer | Refusal:
-    """The reply of this site in this conversation; raises `ProtocolError` if it is another's, or not signed by it."""
+    """This site's reply in this conversation; raises `ProtocolError` for any other, or without its signature."""
     try:
         reply = _replies.decode(data)
     except (msgspec.MsgspecError, ValueError, RecursionError):  # ValueError: half a character

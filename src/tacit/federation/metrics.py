@@ -1,7 +1,7 @@
-"""Metrics of a model on the sites' own held-out data, as integers that can be summed by secure aggregation.
+"""Metrics of a model on the sites' held-out data, as integers for secure aggregation.
 
-Each of (loss, correct, count) is a 64-bit number in four limbs of 16 bits, modulo 2^64, so that sums of up to 65,536
-sites neither wrap around nor lose a sign.
+Each of (loss, correct, count) is a 64-bit number in four limbs of 16 bits, modulo 2^64, so sums of up to 65,536 sites
+neither wrap around nor lose a sign.
 """
 
 from collections.abc import Iterable, Iterator
@@ -19,7 +19,7 @@ _LARGEST = 2.0**40
 
 @dataclass(frozen=True)
 class HeldOut:
-    """The sum of the losses of held-out samples, how many were classified correctly, and their number."""
+    """Held-out samples: the sum of losses, the number classified correctly, and the total number."""
 
     loss: float
     correct: int
@@ -46,12 +46,12 @@ class HeldOut:
 
 
 def pack_vector(vector: Vector) -> bytes:
-    """As bytes, for a channel that sends it in the clear."""
+    """The vector as bytes, for a channel in the clear."""
     return vector.astype("<u4").tobytes()
 
 
 def read_vectors(replies: Iterable[bytes]) -> Iterator[Vector]:
-    """The inverse, of every reply that has the length of one."""
+    """The inverse, for each reply of the right length."""
     return (np.frombuffer(data, "<u4").astype(np.uint32) for data in replies if len(data) == 4 * DIM)
 
 

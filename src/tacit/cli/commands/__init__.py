@@ -1,1 +1,1 @@
-"""What commands do: functions of parsed arguments, named by `tacit.cli.parsers` and imported when they are called."""
+"""The commands: functions of parsed arguments, named by `tacit.cli.parsers` and imported when called."""

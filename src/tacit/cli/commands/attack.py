@@ -1,4 +1,4 @@
-"""`tacit attack`: attack a method, and print how much the attack recovers."""
+"""`tacit attack`: attack a method, and print how much it recovers."""
 
 import argparse
 from collections.abc import Sequence

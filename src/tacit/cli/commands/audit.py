@@ -15,7 +15,7 @@ from tacit.core.prices import Unit
 
 VIOLATED = 1  # the exit code
 Found = AuditEvidence | OneRunGuesses
-_GROUPS = {"client": "cohort", "record": "batch"}  # in which a canary is drawn
+_GROUPS = {"client": "cohort", "record": "batch"}  # that samples a canary
 
 
 def run(args: argparse.Namespace) -> int:
@@ -31,9 +31,9 @@ def run(args: argparse.Namespace) -> int:
     )
     args.unit, args.adjacency = audit.unit.value, audit.adjacency
     claim = claim_of(audit, args.canaries or 1, sampled=bool(args.canaries))
-    found = _find(audit, claim, args)
-    result, power = AuditResult.of(claim, found), power_of(claim, found)
-    answer(args, _document(args, result, found, power), _lines(args, result, found, power))
+    evidence = _find(audit, claim, args)
+    result, power = AuditResult.of(claim, evidence), power_of(claim, evidence)
+    answer(args, _document(args, result, evidence, power), _lines(args, result, evidence, power))
     return VIOLATED if result.violated else 0
 
 
@@ -116,7 +116,7 @@ def _conclusion(result: AuditResult, unit: str = "client") -> str:
 
 
 def _missed(power: Power | None, result: AuditResult) -> list[str]:
-    """How large a leak could have been missed, by simulation."""
+    """The largest leak that could be missed, by simulation."""
     if power is None or result.violated:
         return []
     tenth = f"With a tenth of the claimed noise, {100 * power.tenth:.0f} % of such audits would find a violation"

@@ -10,8 +10,8 @@ from tacit.report.cards import Card, card
 
 def run(args: argparse.Namespace) -> int:
     """Print the card."""
-    found = card(args.method, dict(args.set))
-    return answer(args, asdict(found), _lines(found))
+    method_card = card(args.method, dict(args.set))
+    return answer(args, asdict(method_card), _lines(method_card))
 
 
 def _lines(card: Card) -> Iterator[str]:

@@ -39,16 +39,16 @@ def _options(parser: argparse.ArgumentParser) -> dict[str, list[str]]:
 
 
 def _bash(words: dict[str, list[str]], tasks: list[str], *, zsh: bool) -> str:
-    cases = "\n".join(f'    {name}) words="{" ".join(found)}" ;;' for name, found in words.items())
+    cases = "\n".join(f'    {name}) words="{" ".join(completions)}" ;;' for name, completions in words.items())
     script = BASH.format(commands=" ".join([*words, "--version", "--help"]), cases=cases, tasks=" ".join(tasks))
     return f"autoload -U +X bashcompinit && bashcompinit\n{script}" if zsh else script
 
 
 def _fish(words: dict[str, list[str]]) -> str:
     lines = [f"complete -c tacit -n __fish_use_subcommand -a '{' '.join(words)}'"]
-    for name, found in words.items():
+    for name, completions in words.items():
         seen = f"'__fish_seen_subcommand_from {name}'"
-        lines += [f"complete -c tacit -n {seen} -l {word[2:]}" for word in found if word.startswith("--")]
-        plain = " ".join(word for word in found if not word.startswith("--"))
+        lines += [f"complete -c tacit -n {seen} -l {word[2:]}" for word in completions if word.startswith("--")]
+        plain = " ".join(word for word in completions if not word.startswith("--"))
         lines += [f"complete -c tacit -n {seen} -a '{plain}'"] if plain else []
     return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""`tacit data convert`: write Parquet files that are larger than memory as a population on disk."""
+"""`tacit data convert`: write Parquet files larger than memory as a population on disk."""
 
 import argparse
 from collections.abc import Iterator
@@ -10,20 +10,20 @@ from tacit.data.parquet_population import OPTIONS, convert_parquet
 
 
 def run(args: argparse.Namespace) -> int:
-    """Convert, and print what was found."""
+    """Convert, and print a summary."""
     options = {name: getattr(args, name) for name in OPTIONS}
     population = convert_parquet(args.out, args.source, target=args.target, client=args.client, **options)
-    found = Encoding.read(Path(args.out) / ENCODING)
+    encoding = Encoding.read(Path(args.out) / ENCODING)
     document = {
         "folder": args.out,
         "clients": len(population),
         "samples": len(population.x),
         "inputs": population.x.shape[1],
         "target": args.target,
-        "classes": list(found.known_target.classes),
-        "preprocessing": found.preprocessing.source,
+        "classes": list(encoding.known_target.classes),
+        "preprocessing": encoding.preprocessing.source,
     }
-    return answer(args, document, _lines(document, found.preprocessing.not_covered))
+    return answer(args, document, _lines(document, encoding.preprocessing.not_covered))
 
 
 def _lines(found: dict[str, object], not_covered: str) -> Iterator[str]:

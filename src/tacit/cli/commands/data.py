@@ -52,7 +52,7 @@ def fetch(args: argparse.Namespace) -> int:
 
 
 def verify(args: argparse.Namespace) -> int:
-    """Verify the checksums of the files that are present."""
+    """Verify the checksums of present files."""
     data_sets = _data_sets(args.names) if args.names else list(DATA_SETS.values())
     results = [(data, file, _status(file)) for data in data_sets for file in data.files]
     document = [{"data": data.name, "file": file.path, "status": status} for data, file, status in results]
@@ -68,7 +68,7 @@ def verify(args: argparse.Namespace) -> int:
 
 
 def _status(file: File) -> str:
-    """`ok`, `missing`, or what is wrong."""
+    """`ok`, `missing`, or an error."""
     if locate(file) is None:
         return "missing"
     try:
@@ -79,10 +79,10 @@ def _status(file: File) -> str:
 
 
 def _data_sets(names: Iterable[str]) -> list[DataSet]:
-    """The data sets of these names; the name of a task stands for all data sets that it needs."""
+    """The data sets of these names; a task's name stands for all of its data sets."""
     by_name = {name: entry.data for name, entry in TASKS.items()} | {name: (data,) for name, data in DATA_SETS.items()}
-    found = [data for name in names for data in choose(by_name, name, "data set or task")]
-    return list(dict.fromkeys(found))
+    data_sets = [data for name in names for data in choose(by_name, name, "data set or task")]
+    return list(dict.fromkeys(data_sets))
 
 
 def _describe(data: DataSet) -> dict[str, object]:

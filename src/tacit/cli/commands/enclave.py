@@ -60,9 +60,9 @@ def configure(args: argparse.Namespace) -> int:
 
 
 def _configure_plan(args: argparse.Namespace) -> int:
-    """The configuration for a plan's method, sites and server, whose key as the enclave's host is made if missing."""
-    given = [name for name in _NOT_OF_A_PLAN if getattr(args, name)]
-    expect(not given, f"--plan alone, got also {', '.join(given)}", "The plan decides: change it instead.")
+    """Write the configuration for a plan; creates the server's key as the enclave's host if it is missing."""
+    conflicts = [name for name in _NOT_OF_A_PLAN if getattr(args, name)]
+    expect(not conflicts, f"--plan alone, got also {', '.join(conflicts)}", "The plan decides: change it instead.")
     plan = read_plan(args.plan, configured=False, trusted=args.trust)
     expect(
         plan.arrangement is not None, f"a table [enclave] in {args.plan}", 'Add it, with address = "127.0.0.1:7070".'
@@ -85,7 +85,7 @@ def _write(args: argparse.Namespace, configuration: Configuration, more: dict[st
 
 def serve(args: argparse.Namespace) -> int:
     """Serve until the inherited connection ends, or until a signal."""
-    torch.set_num_threads(1)  # so that sums are bitwise those of a simulation
+    torch.set_num_threads(1)  # so that sums equal a simulation's bitwise
     data = sys.stdin.buffer.read() if args.config == "-" else files.read(Path(args.config), "the configuration")
     configuration = Configuration.from_bytes(data)
     expect(

@@ -19,14 +19,14 @@ def run(args: argparse.Namespace) -> int:
     if args.to not in FILES:
         return _log(args)
     out = args.out or args.run_directory / FILES[args.to]
-    found = RunData.read(args.run_directory)
+    run_data = RunData.read(args.run_directory)
     if args.to == "csv":
-        content = rounds_csv(found.reports, found.manifest.caveat)
+        content = rounds_csv(run_data.reports, run_data.manifest.caveat)
     else:
-        content = model_content(found, args.to, args.model, trusted=args.trust)
+        content = model_content(run_data, args.to, args.model, trusted=args.trust)
     files.write(out, content, parents=True, private=True)
-    if args.to != "csv" and found.manifest.task.encoding and out.parent != args.run_directory:
-        encoding = read_encoding(args.run_directory, found.manifest)  # which the run's directory has
+    if args.to != "csv" and run_data.manifest.task.encoding and out.parent != args.run_directory:
+        encoding = read_encoding(args.run_directory, run_data.manifest)  # from the run's directory
         files.write(encoding_beside(out), encoding.to_bytes(), private=True)
     return answer(args, {"file": str(out), "bytes": len(content)}, [f"Written: {out}"])
 
@@ -36,7 +36,7 @@ def _log(args: argparse.Namespace) -> int:
         raise UserError(f"Expected --to {args.to} without --out: it has its own place.")
     (log,) = find_logs([args.to])
     log.validate(args.run_directory)
-    found = RunData.read(args.run_directory)
-    write_log(found, log)
-    rounds = len(found.reports)
+    run_data = RunData.read(args.run_directory)
+    write_log(run_data, log)
+    rounds = len(run_data.reports)
     return answer(args, {"log": args.to, "rounds": rounds}, [f"Written: {rounds} rounds for {log.label}"])

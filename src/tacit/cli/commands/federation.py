@@ -24,7 +24,7 @@ MIN_SITES, MIN_ROUNDS = 5, 6
 
 
 def init(args: argparse.Namespace) -> int:
-    """Write the list of participants, unless there is one, and make the kits that are missing."""
+    """Write the list of participants, unless there is one, and make the missing kits."""
     file = args.folder / PARTICIPANTS
     if not file.exists():
         expect(
@@ -32,15 +32,15 @@ def init(args: argparse.Namespace) -> int:
             f"--host and --sites for a new federation, as there is no {file}",
             "Give them, for example: --host fl.example.org --sites hospital-a hospital-b.",
         )
-        Participants(args.host, args.port, tuple(args.sites))  # nothing is written that cannot be used
+        Participants(args.host, args.port, tuple(args.sites))  # validate before writing
         files.make_private(args.folder)
         sites = ", ".join(f'"{name}"' for name in args.sites)
         files.write(file, TEMPLATE.format(host=args.host, port=args.port, sites=sites).encode())
     else:
         expect(not (args.host or args.sites), f"--host and --sites only for a new federation: edit {file} instead")
-    made = make_kits(args.folder)
-    print("\n".join(f"kit  {kit}" for kit in made) or f"There is a kit for everybody in {file}. Nothing was made.")
-    if made:
+    kits = make_kits(args.folder)
+    print("\n".join(f"kit  {kit}" for kit in kits) or f"There is a kit for everybody in {file}. Nothing was made.")
+    if kits:
         print(
             "Give each site its folder of sites/ over a channel that you trust: it holds the site's TLS key.\n"
             f"Keep {args.folder / 'authority'} offline: whoever has it can add sites.\n"
@@ -50,7 +50,7 @@ def init(args: argparse.Namespace) -> int:
 
 
 def serve(args: argparse.Namespace) -> int:
-    """Run the server until it is interrupted; a process that ends by itself is started again."""
+    """Run the server until interrupted; restart a process that ends by itself."""
     Participants.load(args.folder)
     return keep_running(server_command(args.folder / SERVER_KIT))
 
@@ -75,8 +75,8 @@ def run(args: argparse.Namespace) -> int:
     folder = args.plan.parent if args.folder is None else args.folder
     directory = args.resume or args.out or _new_directory(folder / "runs", plan.method_name)
     command = f"tacit federation run {args.plan} --trust --resume {directory}"
-    done = _train(plan, folder, directory, command, resume=args.resume is not None, ledger=args.ledger)
-    return show([done], args)
+    result = _train(plan, folder, directory, command, resume=args.resume is not None, ledger=args.ledger)
+    return show([result], args)
 
 
 def _new_directory(folder: Path, name: str) -> Path:
@@ -95,7 +95,7 @@ def _train(
     ledger: Path | None = None,
     watch: Callable[[Run], None] = lambda _: None,
 ) -> Run:
-    """Train with the sites that are connected to the federation's server; `watch` is called after every round."""
+    """Train with the sites connected to the federation's server; call `watch` after every round."""
     transport = RelayTransport(folder / "server" / SOCKET)
     transport.validate()
     _check_names(plan, folder)
@@ -126,8 +126,8 @@ def demo(args: argparse.Namespace) -> int:
     with demo.running():
         watch = demo.killing(victim, after=2, back=args.rounds - 2)
         directory = folder / "runs" / demo.plan.method_name
-        done = _train(demo.plan, folder, directory, f"tacit federation demo --folder {folder}", watch=watch)
-    missed = [str(each.round) for each in done.history if number not in set(each.clients) - set(each.rejected)]
-    say(f"{victim} missed the rounds {', '.join(missed)} of {len(done.history)}, and took part in all others.")
+        result = _train(demo.plan, folder, directory, f"tacit federation demo --folder {folder}", watch=watch)
+    missed = [str(each.round) for each in result.history if number not in set(each.clients) - set(each.rejected)]
+    say(f"{victim} missed the rounds {', '.join(missed)} of {len(result.history)}, and took part in all others.")
     say(f"All files are in {folder}: remove them when you have seen enough.")
-    return show([done], args)
+    return show([result], args)

@@ -1,4 +1,4 @@
-"""`tacit federation explain` and `plan`: what a plan means, and a plan from a run."""
+"""`tacit federation explain` and `plan`: explain a plan, and write one from a run."""
 
 import argparse
 from collections.abc import Iterator
@@ -13,34 +13,34 @@ from tacit.report.labels import size
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print what a plan means; one that cannot run is an error with a sentence.
+    """Print an explanation of a plan; raises an error with a sentence if it cannot run.
 
-    A plan may come from anybody: its functions are imported only with `--trust`.
+    A plan is untrusted: its functions are imported only with `--trust`.
     """
     plan = read_plan(args.plan, trusted=args.trust)
     if not plan.has_readable_method:
         plan.check_trusted(args.plan)
-    found = explain_plan(plan)
-    return answer(args, asdict(found), _lines(found))
+    explanation = explain_plan(plan)
+    return answer(args, asdict(explanation), _lines(explanation))
 
 
 def make_plan(args: argparse.Namespace) -> int:
     """Write a plan from a run, and its encoding beside it."""
-    made = plan_from_run(args.simulation, read_directory(args.sites))
-    encoding, digest = made.write(args.out, args.simulation, args.sites), made.plan.digest.hex()
+    result = plan_from_run(args.simulation, read_directory(args.sites))
+    encoding, digest = result.write(args.out, args.simulation, args.sites), result.plan.digest.hex()
     lines = [f"plan      {args.out}", f"encoding  {encoding}", f"digest    {digest}"]
-    for title, sentences in (("Changed for these sites", made.changes), ("Consider", made.warnings)):
+    for title, sentences in (("Changed for these sites", result.changes), ("Consider", result.warnings)):
         lines += [title, *(f"  {sentence}" for sentence in sentences)] if sentences else []
     lines.append(f"Next: tacit federation explain {args.out}, and send both files to all sites.")
     document = {"plan": digest, "file": str(args.out), "encoding": str(encoding)}
-    return answer(args, {**document, "changes": made.changes, "warnings": made.warnings}, lines)
+    return answer(args, {**document, "changes": result.changes, "warnings": result.warnings}, lines)
 
 
 def _lines(found: PlanExplanation) -> Iterator[str]:
     yield f"plan {found.plan}"
     yield f"  {found.method}, {found.rounds} rounds, {len(found.sites)} sites: {', '.join(found.sites)}"
-    known = "not run" if found.parameters is None else f"{found.parameters} parameters"
-    yield f"  {found.model}, {known}"
+    count = "not run" if found.parameters is None else f"{found.parameters} parameters"
+    yield f"  {found.model}, {count}"
     yield from ("", "Privacy", f"  {_privacy(found)}")
     if found.reads:
         yield from ("", "Columns that it reads", *(f"  {line}" for line in found.reads))

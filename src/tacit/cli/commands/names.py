@@ -1,4 +1,4 @@
-"""What is checked before PyTorch is imported: names of methods and tasks, their arguments, and installed extras."""
+"""Checks before PyTorch is imported: names of methods and tasks, their arguments, and installed extras."""
 
 import argparse
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from tacit.errors import UserError, expect
 from tacit.runs.experiment import Experiment, default_task_args, read, split_args
 
 _CHANGING = ("set", "task_set", "seed", "randomness", "device", "out", "evaluate_every")
-_KEPT = ("what", "task", *TABLE_OPTIONS, *_CHANGING)  # by a resumed run: whatever could change its result
+_KEPT = ("what", "task", *TABLE_OPTIONS, *_CHANGING)  # by a resumed run: options that could change its result
 
 
 def method(args: argparse.Namespace) -> None:
@@ -28,13 +28,13 @@ def enclave_method(args: argparse.Namespace) -> None:
 
 
 def experiment(args: argparse.Namespace) -> None:
-    """Set `args.experiment` to a method on a task, whose names have been checked."""
+    """Set `args.experiment` to a method on a task, with checked names."""
     args.experiment = Experiment(method=args.method, task=args.task, args=dict(args.set), task_args=dict(args.task_set))
     args.experiment.check_names()
 
 
 def experiments(args: argparse.Namespace) -> None:
-    """Set `args.experiments` to those of a file or of methods, unless a run is resumed, which keeps everything."""
+    """Set `args.experiments` to those of a file or of methods; a resumed run keeps its own."""
     if args.resume is not None:
         _check_resume_alone(args)
         return
@@ -56,23 +56,23 @@ def optuna(_: argparse.Namespace) -> None:
 
 
 def _check_resume_alone(args: argparse.Namespace) -> None:
-    """A resumed run is the same run: only options that do not change the result are allowed."""
-    given = [name for name in _KEPT if getattr(args, name) not in (None, [])]
-    if given:
-        flag = args.what[0] if given[0] == "what" else "--" + given[0].replace("_", "-")
-        flag = "--rounds" if given[0] == "set" and dict(args.set).keys() == {"rounds"} else flag
+    """Raise `UserError` for options that would change the result of a resumed run."""
+    conflicts = [name for name in _KEPT if getattr(args, name) not in (None, [])]
+    if conflicts:
+        flag = args.what[0] if conflicts[0] == "what" else "--" + conflicts[0].replace("_", "-")
+        flag = "--rounds" if conflicts[0] == "set" and dict(args.set).keys() == {"rounds"} else flag
         raise UserError(f"Expected --resume without {flag}: a resumed run keeps its method, task and options.")
 
 
 def _experiments(args: argparse.Namespace) -> list[Experiment]:
-    """The experiments of the file or the methods' names, changed by the command line; all have the first one's task."""
+    """The experiments of the file or of the methods, as the command line changes them; all on the first one's task."""
     table = _table_args(args)
     task = "table" if table else args.task
     bases, default_task = _bases(args.what)
     bases = [base.trusting(args.trust) for base in bases]
     for base in bases:
         base.check_trust()
-    found = []
+    variants = []
     for base, own in zip(bases, split_args(dict(args.set), [base.method for base in bases]), strict=True):
         default_args = default_task_args(default_task, task or base.task)
         changed = replace(
@@ -84,12 +84,12 @@ def _experiments(args: argparse.Namespace) -> list[Experiment]:
             randomness=args.randomness or base.randomness,
             named_in="" if task else base.named_in,
         )
-        found.append(changed)
-    return found
+        variants.append(changed)
+    return variants
 
 
 def _bases(given: Sequence[str]) -> tuple[list[Experiment], methods.DefaultTask]:
-    """The experiments that are named, and the default task of the first of these methods."""
+    """The named experiments, and the default task of the first method."""
     if not given:
         raise UserError("Expected a method's name, an experiment file, or --resume RUN. See tacit run --help.")
     files = [what for what in given if what.endswith(".toml")]
@@ -102,10 +102,10 @@ def _bases(given: Sequence[str]) -> tuple[list[Experiment], methods.DefaultTask]
 
 
 def _table_args(args: argparse.Namespace) -> dict[str, str]:
-    """The arguments of the task `table` that the options give; empty: there is no table."""
-    found = {name: getattr(args, name) for name in TABLE_OPTIONS if getattr(args, name)}
-    if found and args.data is None:
-        raise UserError(f"Expected --data FILE with --{next(iter(found))}: it is a column of your own table.")
-    if found and args.task is not None:
+    """The arguments of the task `table` from the options; empty: there is no table."""
+    options = {name: getattr(args, name) for name in TABLE_OPTIONS if getattr(args, name)}
+    if options and args.data is None:
+        raise UserError(f"Expected --data FILE with --{next(iter(options))}: it is a column of your own table.")
+    if options and args.task is not None:
         raise UserError("Expected either --data or --task: a table is a task of its own.")
-    return {**found, **({"drop": ",".join(args.drop)} if args.drop else {})}
+    return {**options, **({"drop": ",".join(args.drop)} if args.drop else {})}

@@ -1,4 +1,4 @@
-"""`tacit probe`: print what was tried on each piece of a method, and what failed."""
+"""`tacit probe`: print the trials of each piece of a method, and their failures."""
 
 import argparse
 from collections.abc import Iterator, Sequence
@@ -15,10 +15,10 @@ from tacit.runs.probing import Probe, probe_method
 def run(args: argparse.Namespace) -> int:
     """Exit code 1 if a trial failed."""
     method = methods.make(args.method, dict(args.set))
-    found = probe_method(method)
-    passed = all(each.passed for each in found)
-    document = {"method": args.method, "passed": passed, "checks": [asdict(each) for each in found]}
-    answer(args, document, _lines(method, found))
+    checks = probe_method(method)
+    passed = all(each.passed for each in checks)
+    document = {"method": args.method, "passed": passed, "checks": [asdict(each) for each in checks]}
+    answer(args, document, _lines(method, checks))
     return 0 if passed else 1
 
 

@@ -26,7 +26,7 @@ def run(args: argparse.Namespace) -> int:
     study = read_study(args.study)
     choice = Choice(rows=args.rows, seeds=args.seeds, fast=args.fast, out=args.out or OUT, trust=args.trust)
     if args.save:
-        earlier_results(args.save, study.name, fast=choice.fast)  # it can be added to
+        earlier_results(args.save, study.name, fast=choice.fast)  # validate first
     comparison = _compare(study, jobs_of(study, choice), args)
     if args.save:
         comparison = _save(args.save, comparison, [row.name for row in study.rows])
@@ -35,7 +35,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _compare(study: Study, groups: list[list[Job]], args: argparse.Namespace) -> Comparison:
-    """Run or attack what is not finished; what cannot be run or drawn is refused before anything runs."""
+    """Run or attack the unfinished jobs; refuse, before any run, what cannot be run or drawn."""
     if study.plot is not None or study.attacks:
         require_matplotlib()
     if study.attacks:
@@ -58,7 +58,7 @@ def _attack(study: Study, groups: list[list[Job]], *, fast: bool) -> Comparison:
 
 
 def _with_tasks(jobs: Iterable[Job]) -> Iterator[tuple[Job, Task]]:
-    """Each job with its task, which is built once for consecutive jobs that share it."""
+    """Each job with its task, built once for consecutive jobs that share it."""
     for _, same in groupby(jobs, key=lambda job: (job.experiment.task, job.experiment.task_args)):
         first = next(same)
         task = first.experiment.build_task()
@@ -77,7 +77,7 @@ def _watch(job: Job, task: Task, workers: Workers) -> None:
 
 
 def _save(path: Path, comparison: Comparison, order: list[str]) -> Comparison:
-    """Add the comparison to the results saved so far, by this or another process; all of them, with rows in order."""
+    """Add the comparison to the results that this or another process saved; returns all, with rows in order."""
     with files.storage_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
     with files.locked(path.parent):
@@ -90,7 +90,7 @@ def _save(path: Path, comparison: Comparison, order: list[str]) -> Comparison:
 
 
 def _print_replaced(found: Comparison, earlier: Comparison) -> None:
-    """Say which earlier results are not kept, because their row is defined differently now."""
+    """Report the earlier results to replace, because the definition of their row changed."""
     before = {row.name: row for row in earlier.rows}
     for row in found.rows:
         old = before.get(row.name, row)

@@ -49,7 +49,7 @@ def _start(args: argparse.Namespace) -> list[Run]:
 
 
 def _resume(args: argparse.Namespace) -> Run:
-    """Continue the run in a directory, rebuilt from its manifest."""
+    """Resume the run in a directory, from its manifest."""
     manifest = read_manifest(args.resume)
     manifest.check_versions(args.resume)
     if manifest.method.args is None or manifest.task.args is None:

@@ -12,13 +12,13 @@ OPENER = "tacit.federation.transport.nvflare.process:open_site"
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run until interrupted; a process that ends by itself is started again."""
+    """Run until interrupted; restart a process that ends by itself."""
     site, kit = read_site(args.config), args.config.parent / "kit" if args.kit is None else args.kit
-    found = name_in_kit(kit)
-    if found != site.name:
+    kit_name = name_in_kit(kit)
+    if kit_name != site.name:
         raise UserError(
             f"Expected the start-up kit of {site.name}, which has this site's key in the directory, got that of "
-            f"{found} in {kit}. Ask the server's operator for the right one."
+            f"{kit_name} in {kit}. Ask the server's operator for the right one."
         )
     note(*site.problems())
     return keep_running(site_command(kit, args.config, OPENER))

@@ -1,4 +1,4 @@
-"""`tacit site init`, `pin`, `review`, `ledger` and `log`: everything at a site but serving."""
+"""`tacit site init`, `pin`, `review`, `ledger` and `log`: a site's commands except `serve`."""
 
 import argparse
 import json
@@ -18,38 +18,38 @@ from tacit.privacy.ledger_head import NO_CLIENTS, LedgerUse
 
 def print_pin(args: argparse.Namespace) -> int:
     """Print the pin of installed code."""
-    check_defined(args.function, "the model")  # a pin of what does not exist would be of no use
+    check_defined(args.function, "the model")  # a pin of missing code would be useless
     print(f'"{args.function}" = "{pin(args.function, "the model")}"')
     return 0
 
 
 def init(args: argparse.Namespace) -> int:
-    """Write the site's file and key, or check the data that the file names."""
+    """Write the site's file and key, or check the data in the file."""
     new = not args.config.exists()
     identity = init_site(args.config)
-    found: dict[str, object] = {"config": str(args.config), "public_key": identity.hex(), "new": new}
+    document: dict[str, object] = {"config": str(args.config), "public_key": identity.hex(), "new": new}
     lines = [f"file        {args.config}{' (new)' if new else ''}", f"public key  {identity.hex()}"]
     if new:
         lines.append(f"Next: edit {args.config}, and give the public key to who keeps the directory, in person.")
     else:
-        found["data"] = read_site(args.config).source.summary
-        lines.append(f"data        {found['data']}")
-    return answer(args, found, lines)
+        document["data"] = read_site(args.config).source.summary
+        lines.append(f"data        {document['data']}")
+    return answer(args, document, lines)
 
 
 def review(args: argparse.Namespace) -> int:
     """Exit code 0 if the plan is within the site's policy, 1 if it is not."""
     site, plan = read_site(args.config), read_plan(args.plan)
-    found = site.review(plan)
+    result = site.review(plan)
     recorded = ""
     if args.accept or args.refuse:
         recorded = "accepted" if args.accept else "refused"
-        site.record(plan, accepted=args.accept, found=found)
-    document = {**asdict(found), **asdict(found.cost), "plan": found.plan.hex(), "accepted": found.accepted}
+        site.record(plan, accepted=args.accept, found=result)
+    document = {**asdict(result), **asdict(result.cost), "plan": result.plan.hex(), "accepted": result.accepted}
     document["recorded"] = recorded
     del document["cost"], document["mixed"]
-    answer(args, document, _review_lines(site, plan, found, recorded))
-    return 0 if found.accepted or args.refuse else 1
+    answer(args, document, _review_lines(site, plan, result, recorded))
+    return 0 if result.accepted or args.refuse else 1
 
 
 def _review_lines(site: SiteFiles, plan: FederationPlan, found: Review, recorded: str) -> Iterator[str]:
@@ -88,7 +88,7 @@ def _cost(site: SiteFiles, found: Cost) -> str:
 
 
 def show_ledger(args: argparse.Namespace) -> int:
-    """Print what has been charged, by run."""
+    """Print the charges, by run."""
     site = read_site(args.config)
     if not site.has_ledger:
         return answer(args, {"rounds": 0}, ["Nothing has been charged at this site."])
@@ -107,14 +107,14 @@ def _short(run: str) -> str:
 
 
 def _used(use: LedgerUse) -> Iterator[str]:
-    """What was used of the budget, by unit."""
+    """The use of the budget, by unit."""
     for unit, epsilon in use.epsilons.items():
         whose = "the client as a whole" if unit == "client" else f"every {unit}"
         yield NO_CLIENTS if epsilon is None else f"ε = {epsilon:.4g} for {whose}, of {use.budget}, was used."
 
 
 def _by_run(ledger: Ledger) -> list[dict[str, object]]:
-    """What every run of a server was charged; repeated attempts at a round are charges of their own."""
+    """The charges of each run of a server; each attempt at a round is a charge of its own."""
     runs: dict[str, list[LedgerEntry]] = {}
     for entry in ledger.entries:
         runs.setdefault(entry.run, []).append(entry)
@@ -125,7 +125,7 @@ def _by_run(ledger: Ledger) -> list[dict[str, object]]:
 
 
 def show_log(args: argparse.Namespace) -> int:
-    """Print the log, whose chain of hashes is verified."""
+    """Verify the log's hash chain, and print the log."""
     site = read_site(args.config)
     journal = ChainedFile(site.log, JOURNAL) if site.log.exists() else None
     entries = journal.entries if journal else []

@@ -16,7 +16,7 @@ from tacit.papers.study_files import find_study, results_file, study_files, summ
 
 
 def run(args: argparse.Namespace) -> int | None:
-    """List all studies or print saved results; a study that is to be run is only found."""
+    """List all studies or print saved results; None: there is a study to run."""
     if args.saved is not None:
         _check_alone(args)
         path = _saved_file(args.saved)
@@ -32,9 +32,9 @@ def run(args: argparse.Namespace) -> int | None:
 def _list(args: argparse.Namespace) -> int:
     if args.save is not None:
         raise UserError("Expected a study before --save, for example geyer/table-1.")
-    found = summaries()
-    rows = [["name", "title", "rows"], *([study.name, study.title, str(len(study.rows))] for study in found)]
-    return answer(args, [asdict(study) for study in found], aligned(rows))
+    studies = summaries()
+    rows = [["name", "title", "rows"], *([study.name, study.title, str(len(study.rows))] for study in studies)]
+    return answer(args, [asdict(study) for study in studies], aligned(rows))
 
 
 def report(comparison: Comparison, args: argparse.Namespace, picture: Path) -> int:
@@ -53,7 +53,7 @@ def report(comparison: Comparison, args: argparse.Namespace, picture: Path) -> i
 
 
 def earlier_results(path: Path, name: str, *, fast: bool) -> Comparison | None:
-    """Load the results saved so far; a file of something else is a `UserError`."""
+    """Load the results saved so far; raises `UserError` for any other file."""
     if not path.exists():
         return None
     saved = _load(path)
@@ -64,7 +64,7 @@ def earlier_results(path: Path, name: str, *, fast: bool) -> Comparison | None:
 
 
 def _saved_file(given: str) -> Path:
-    """The file itself, or that of the results of a study."""
+    """The file itself, or that of a study's results."""
     if Path(given).exists() or given not in study_files():
         return Path(given)
     path = results_file(given)
@@ -78,9 +78,9 @@ def _load(path: Path) -> Comparison:
 
 
 def _check_alone(args: argparse.Namespace) -> None:
-    """Raise `UserError` if --from is combined with something that runs or saves."""
+    """Raise `UserError` if --from is combined with options that run or save."""
     names = ("study", "rows", "fast", "seeds", "workers", "out", "save", "trust")
-    given = [name for name in names if getattr(args, name)]
-    if given:
-        flag = args.study if given[0] == "study" else f"--{given[0]}"
+    conflicts = [name for name in names if getattr(args, name)]
+    if conflicts:
+        flag = args.study if conflicts[0] == "study" else f"--{conflicts[0]}"
         raise UserError(f"Expected --from without {flag}: saved results are printed as they are.")

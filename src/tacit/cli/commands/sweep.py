@@ -1,4 +1,4 @@
-"""`tacit sweep`: try what was not tried yet, and print the table and the choice."""
+"""`tacit sweep`: run the remaining combinations, and print the table and the choice."""
 
 import argparse
 import multiprocessing
@@ -18,7 +18,7 @@ _OUT = Path("runs") / "sweep"
 
 
 def run(args: argparse.Namespace) -> int:
-    """Try what was not tried yet, and print the table and the choice."""
+    """Run the remaining combinations, and print the table and the choice."""
     expect(args.processes >= 1, f"--processes {args.processes} >= 1")
     out = args.out or _OUT / args.file.stem
     sweep = read_sweep(args.file, out, trust=args.trust)
@@ -60,12 +60,12 @@ def _together(args: argparse.Namespace, out: Path, left: int) -> None:
 
 def _lines(result: SweepResult, sweep: Sweep) -> list[str]:
     header, rows = run_groups.header(result.groups), run_groups.rows(result.groups)
-    shown = [[*row[:1], *row[2:-1]] for row in [["combination", *header[1:]], *rows]]  # one task; time is no result
+    table = [[*row[:1], *row[2:-1]] for row in [["combination", *header[1:]], *rows]]  # one task; time is no result
     test = ", ".join(f"{name} {interval.text()}" for name, interval in result.test.items())
     pruned = sweep.trials - len(result.groups)
     stopped = f"{pruned} of {sweep.trials} combinations were stopped early: they did worse than half of the others."
     return [
-        *aligned(shown, left=1),
+        *aligned(table, left=1),
         *[stopped] * bool(pruned),
         f"Metrics are those on the validation part, {sweep.table.validation:.0%} of the held-out data.",
         "Mean ± half of the 95 % interval (Student's t) over seeds; ε is the largest.",

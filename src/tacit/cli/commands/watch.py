@@ -1,4 +1,4 @@
-"""`tacit watch`: serve a live page of the runs of a folder until it is interrupted."""
+"""`tacit watch`: serve a live page of a folder's runs until interrupted."""
 
 import argparse
 import sys

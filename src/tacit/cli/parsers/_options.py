@@ -1,4 +1,4 @@
-"""What parsers share: what a command does, its commands, and options that several of them take."""
+"""Shared by parsers: a command's functions, its subcommands, and common options."""
 
 import argparse
 import inspect
@@ -17,10 +17,10 @@ TRUST_PLAN = "import and call the functions that the plan names: model, public d
 
 
 def does(parser: argparse.ArgumentParser, *calls: str, json: bool = True) -> None:
-    """Declare what a command does: `MODULE:FUNCTION` of `tacit.cli.commands`, called in this order with the arguments.
+    """Declare a command's functions: `MODULE:FUNCTION` of `tacit.cli.commands`, called in order with the arguments.
 
-    A module is imported when its turn comes, so that the first ones can refuse wrong names before PyTorch is imported.
-    The first function that returns an exit code is the last one that is called. With `json`, it takes `--json`.
+    Each module is imported just before its call, so the first ones can refuse wrong names before any import of PyTorch.
+    The first function that returns an exit code is the last call. With `json`, the command takes `--json`.
     """
     if json:
         parser.add_argument("--json", action="store_true", help="print one JSON document on standard output")
@@ -28,9 +28,9 @@ def does(parser: argparse.ArgumentParser, *calls: str, json: bool = True) -> Non
 
 
 def add_commands(parser: argparse.ArgumentParser, *commands: Declare, kind: str = "command") -> None:
-    """Declare the commands of a command by functions, which declare the arguments of the commands of their names.
+    """Declare a command's subcommands by functions, each of which declares the arguments of the subcommand of its name.
 
-    The first line of a function's docstring is the command's summary, and what follows it the command's description.
+    The first line of a function's docstring is the subcommand's summary; the rest is its description.
     """
     added = parser.add_subparsers(title=f"{kind}s", metavar=kind.upper(), required=True)
     for declare in commands:
@@ -40,7 +40,7 @@ def add_commands(parser: argparse.ArgumentParser, *commands: Declare, kind: str 
 
 
 def add_options(parser: argparse.ArgumentParser, flag: str, owner: str) -> None:
-    """Declare a flag that takes one or more `KEY=VALUE` and may be repeated; `owner` is what they are arguments of."""
+    """Declare a repeatable flag for one or more `KEY=VALUE`, which are arguments of `owner`."""
     parser.add_argument(
         flag, nargs="+", action="extend", default=[], metavar="KEY=VALUE", type=_pair, help=f"arguments of the {owner}"
     )
@@ -53,7 +53,7 @@ def add_method(parser: argparse.ArgumentParser) -> None:
 
 
 def add_experiment(parser: argparse.ArgumentParser, task: str) -> None:
-    """Declare a method on a task, with their arguments and a seed; `task` is what the task is for."""
+    """Declare a method on a task, with their arguments and a seed; `task` is the purpose of the task."""
     parser.add_argument("method", help="name of a method; tacit methods lists them")
     parser.add_argument("--task", default="digits", help=f"{task} (default: digits)")
     add_options(parser, "--set", "method; tacit card METHOD shows them")
@@ -92,7 +92,7 @@ def add_runs(parser: argparse.ArgumentParser) -> None:
 
 
 def add_logs(parser: argparse.ArgumentParser) -> None:
-    """Declare `--log`, which may be repeated."""
+    """Declare `--log`, which is repeatable."""
     parser.add_argument(
         "--log",
         action="append",
@@ -105,7 +105,7 @@ def add_logs(parser: argparse.ArgumentParser) -> None:
 def add_trust(
     parser: argparse.ArgumentParser, meaning: str = "run the Python file that a manifest or TOML file names"
 ) -> None:
-    """Declare the flag without which Python code that only a file names is not run."""
+    """Declare the flag that allows Python code that only a file names."""
     parser.add_argument("--trust", action="store_true", help=meaning)
 
 
@@ -116,7 +116,7 @@ def add_workers(parser: argparse.ArgumentParser, meaning: str) -> None:
 
 
 def reader(read: Callable[[str], _T], expected: str) -> Callable[[str], _T]:
-    """The type of an argument: what `read` makes of its text, unless it raises `ValueError` because of the form."""
+    """The type of an argument: the value of `read`, which raises `ValueError` for a wrong form."""
 
     def converted(text: str) -> _T:
         try:

@@ -35,10 +35,10 @@ from tacit.cli.parsers._options import add_adjacency, does, reader
 
 def configure(parser: argparse.ArgumentParser) -> None:
     number = reader(_number, "a number")
-    known = parser.add_argument_group("two of these three")
-    known.add_argument("--epsilon", type=number, metavar="E", help="the privacy budget ε")
-    known.add_argument("--noise", type=number, metavar="Z", help="the noise multiplier")
-    known.add_argument("--rounds", type=int, metavar="T", help="number of rounds (with --schedule: all of them)")
+    quantities = parser.add_argument_group("two of these three")
+    quantities.add_argument("--epsilon", type=number, metavar="E", help="the privacy budget ε")
+    quantities.add_argument("--noise", type=number, metavar="Z", help="the noise multiplier")
+    quantities.add_argument("--rounds", type=int, metavar="T", help="number of rounds (with --schedule: all of them)")
     parser.add_argument(
         "--delta", type=number, required=True, metavar="D", help="δ; it should be far below 1 / population"
     )

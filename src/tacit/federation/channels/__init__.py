@@ -1,1 +1,1 @@
-"""What each channel does between sites: at the server, at a site, and in what a plan says of it."""
+"""The federated halves of each channel: the server's, a site's, and its part of a plan."""

@@ -1,4 +1,4 @@
-"""Aggregation in an attested enclave between sites: what a plan says of it, the server as its host, sites as clients.
+"""Aggregation in an attested enclave between sites: its part of a plan, the server as its host, sites as clients.
 
 ::
 
@@ -14,11 +14,11 @@ Configuration and `simulated` are part of the plan that sites accept; the rest i
 
 The conversation is `tacit.enclave.converse`. Requests to the enclave go through its socket, those to sites
 through the federation's transport: first the steps of attestation, for sites that have not accepted this enclave, then
-the round's first message with the request for the upload. Sites that are absent are not asked, and are dropouts.
+the round's first message with the request for the upload. Absent sites receive no request and count as dropouts.
 
-A site verifies the enclave by its own policy, and remembers what it saw of it: the release-log head, the number of
-participations and the last round are on its disk before it answers, so that an enclave that was rolled back, and a
-round too many, are refused also after a restart of the site.
+A site verifies the enclave by its own policy. Before it answers, it stores the release-log head, the number of its
+participations and the last round on disk. So it refuses a rolled-back enclave and a surplus round even after a
+restart.
 """
 
 import json
@@ -74,7 +74,7 @@ if TYPE_CHECKING:
     from tacit.federation.site.policy import SitePolicy
 
 _CONFIGURE = "Configure the enclave: tacit enclave configure --plan plan.toml --out enclave.json."
-_NO_MODEL = bytes(KEY)  # whoever opens a round to learn its cohort does not know the broadcast yet
+_NO_MODEL = bytes(KEY)  # opened to learn the cohort, before there is a broadcast
 NO_POLICY = AttestationPolicy()
 _MAX_BYTES = 1 << 24  # bytes of a site's state
 _ELSEWHERE = "The plan does not say where its enclave is. Use its file at the server."
@@ -85,7 +85,7 @@ class EnclaveTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     Attributes:
         address: where the server reaches the enclave, `HOST:PORT`, or the path of a local socket.
-        configuration: the file that says what the enclave does.
+        configuration: the file of the enclave's configuration.
         identity: the file of the server's secret key as the enclave's host.
         simulated: whether it may be a simulation, which isolates nothing.
         attestation: which enclaves the server accepts.
@@ -115,7 +115,7 @@ class PlannedEnclave:
     """The enclave of a plan.
 
     Attributes:
-        configuration: what it does; None: it is not configured yet.
+        configuration: its configuration; None: not configured yet.
         simulated: whether it may be a simulation, which isolates nothing.
         access: how the server reaches it, with the paths of the plan's file; None at sites.
     """
@@ -127,7 +127,7 @@ class PlannedEnclave:
 
     @classmethod
     def read(cls, table: Mapping[str, Any], path: Path, *, configured: bool) -> "PlannedEnclave":
-        """What a plan's file says; `configured`: read the configuration, too."""
+        """Read the table of a plan's file; `configured`: its configuration, too."""
         access = convert(table, EnclaveTable, Source(label=f"enclave of {path}")).within(path.parent)
         if not configured:
             return cls(None, access.simulated, access)
@@ -138,14 +138,14 @@ class PlannedEnclave:
         return cls(Configuration.from_bytes(content), access.simulated, access)
 
     def restricted(self, policy: AttestationPolicy) -> AttestationPolicy:
-        """A party's policy for this enclave: where the plan requires hardware, a simulation is accepted by nobody."""
+        """A party's policy for this enclave: where the plan requires hardware, no party accepts a simulation."""
         return replace(policy, simulation=policy.simulation and self.simulated)
 
     def connect(self) -> EnclaveConnection:
         """The server's connection to the enclave, which its own policy accepts.
 
         Raises:
-            EnclaveUnavailableError: nothing answers there, or it does not accept this host.
+            EnclaveUnavailableError: nothing answers there, or it rejects this host.
             ProtocolError: what answers is not the enclave of this configuration.
         """
         if self.access is None or self.configuration is None:
@@ -167,21 +167,21 @@ class PlannedEnclave:
 
 def enclave_of(plan: "FederationPlan") -> PlannedEnclave:
     """The enclave of a plan; raises `UserError` if the plan names none."""
-    found = _planned(plan.arrangement)
-    if found is None:
+    enclave = _planned(plan.arrangement)
+    if enclave is None:
         raise UserError(
             f"{plan.method_name} sends messages to an enclave, and the plan names none. Add a table [enclave]. "
             f"{_CONFIGURE}"
         )
-    return found
+    return enclave
 
 
 def configuration_of(plan: "FederationPlan") -> Configuration:
-    """What the plan's enclave does; raises `UserError` unless it is configured for this plan."""
+    """The configuration of the plan's enclave; raises `UserError` unless it is for this plan."""
     plan.check_channel()
-    found = enclave_of(plan).configuration
-    assert found is not None
-    return found
+    configuration = enclave_of(plan).configuration
+    assert configuration is not None
+    return configuration
 
 
 def _planned(arranged: Arrangement | None) -> PlannedEnclave | None:
@@ -192,9 +192,9 @@ def _planned(arranged: Arrangement | None) -> PlannedEnclave | None:
 
 
 def new_configuration(plan: "FederationPlan") -> Configuration:
-    """The configuration of a new run of a plan: its sites are the clients, from among whom the enclave draws cohorts.
+    """The configuration of a new run of a plan: the enclave draws cohorts from the plan's sites.
 
-    The server's key as the enclave's host is made if there is none.
+    Creates the server's key as the enclave's host if there is none.
     """
     method, access = plan.method, enclave_of(plan).access
     if plan.channel.arranged is not PlannedEnclave:
@@ -241,7 +241,7 @@ class FederatedEnclave(FederatedChannel):
         _policy_of(allow)
 
     def adapted(self, method: Method, sites: int, least: int, arranged: Arrangement | None) -> Method:
-        """It releases no sum of fewer than `least` sites; on hardware, unless the plan allows a simulation."""
+        """The method with sums of at least `least` sites; on hardware, unless the plan allows a simulation."""
         planned = _planned(arranged)
         hardware = planned is not None and not planned.simulated
         inside = replace(
@@ -259,23 +259,23 @@ class FederatedEnclave(FederatedChannel):
     def problem(self, plan: "FederationPlan") -> str:
         method = plan.method
         try:
-            found = enclave_of(plan).configuration
+            configuration = enclave_of(plan).configuration
         except UserError as error:
             return str(error)
-        if found is None:
+        if configuration is None:
             return f"The plan's enclave has no configuration. {_CONFIGURE}"
         for other, same in (
-            ("another method", found.method == method.canonical and found.rounds == method.rounds),
-            ("other sites or keys", found.directory == plan.directory.by_number),
+            ("another method", configuration.method == method.canonical and configuration.rounds == method.rounds),
+            ("other sites or keys", configuration.directory == plan.directory.by_number),
         ):
             if not same:
                 return f"The enclave's configuration is of another plan, with {other}. {_CONFIGURE}"
         return ""
 
     def exposed(self, method: Method) -> str:
-        """Noise that an enclave adds is not the server's, if sites verify the enclave. A simulated one proves nothing.
+        """An enclave that sites verify keeps its noise from the server. A simulated one proves nothing.
 
-        Who runs its machine, presumably the server, sees messages without noise, or with a single share of it.
+        The operator of its machine, presumably the server, sees messages without noise, or with one share of it.
         """
         if self.channel.hardware or method.mechanism.requires == "anything":
             return ""
@@ -296,7 +296,7 @@ class FederatedEnclave(FederatedChannel):
             yield "The enclave's noise follows from a seed that everybody knows. Configure the enclave without one."
 
     def reveals(self, method: Method) -> Iterator[str]:
-        """What the enclave and its host learn, and what is trusted."""
+        """What the enclave and its host learn, and what to trust."""
         yield (
             "The server forwards ciphertext to the enclave. It learns who takes part, when, the length of ciphertexts, "
             f"and what the enclave releases: sums of at least {self.channel.min_clients} sites' messages, one a round."
@@ -344,8 +344,8 @@ class EnclaveHost(ServerHalf):
     Args:
         channel: how many contributors it requires.
         sites: the enclave's clients.
-        connect: makes a connection to the enclave, verified by the server's own policy.
-        idle: seconds without a request after which the enclave may have disconnected, so that a new connection is made.
+        connect: connects to the enclave and verifies it by the server's own policy.
+        idle: seconds without a request after which to reconnect, since the enclave may have disconnected.
         clock: seconds.
     """
 
@@ -363,13 +363,13 @@ class EnclaveHost(ServerHalf):
         self._heads: Heads = {}
 
     def validate(self) -> None:
-        """Raise unless the enclave answers, before anything is charged."""
+        """Raise before any charge unless the enclave answers."""
         if self._link is None:
             self.connected()
             self.close()
 
     def connected(self) -> EnclaveLink:
-        """The connection, a new one if there is none; raises `EnclaveUnavailableError` if nothing answers."""
+        """The open connection, or a new one; raises `EnclaveUnavailableError` if nothing answers."""
         if self._link is not None and self._clock() > self._used + self._idle:
             self.close()
         if self._link is None:
@@ -384,9 +384,9 @@ class EnclaveHost(ServerHalf):
         self._link = None
 
     def draw(self, state: State, now: ServerRound) -> list[int] | None:
-        """The cohort that the enclave draws; nobody if it will release nothing.
+        """The enclave's cohort; empty if the enclave will release nothing.
 
-        That is so if the cohort is too small, or if it has released this round before, to a server that has died.
+        So it is if the cohort is too small, or if the enclave released this round to a server that then crashed.
         """
         method = self.sites.plan.method
         like = no_messages(method, broadcast(method, state, now), state, now)
@@ -406,7 +406,7 @@ class EnclaveHost(ServerHalf):
         return cohort
 
     def _opened(self, state: State, dim: int) -> list[int]:
-        """The cohort of the next round: the same one, however often the round is opened."""
+        """The cohort of the next round: the same each time the round is opened."""
         request = enclave_messages.pack(MessageType.OPEN_ROUND, round_request(state, dim, _NO_MODEL).pack())
         reply = enclave_messages.read_reply(self._ask(request), MessageType.ROUND_OPENED)
         return list(enclave_messages.read_opened(reply)[1])
@@ -414,7 +414,7 @@ class EnclaveHost(ServerHalf):
     def gather(
         self, state: State, now: ServerRound, asked: SiteRequest, like: Messages, conversation: Conversation
     ) -> RoundOutcome:
-        """What the enclave releases of the messages of those of the cohort that are present."""
+        """The enclave's release of the messages from the cohort's present sites."""
         return self._aggregate(state, like.rows.dim, asked, self.sites.present_of(asked.cohort))
 
     def _aggregate(self, state: State, dim: int, asked: SiteRequest, present: Iterable[int]) -> RoundOutcome:
@@ -447,7 +447,7 @@ class EnclaveHost(ServerHalf):
         )
 
     def _short(self, uploads: Mapping[int, bytes], dim: int) -> Iterator[tuple[int, bytes]]:
-        """The uploads that the enclave reads; it would close the connection of who forwards a longer one."""
+        """The uploads that the enclave reads; it closes the connection to a host that forwards a longer one."""
         limit = HEADER + self._channel.message_format.max_size(dim)
         for number, upload in uploads.items():
             if len(upload) <= limit:
@@ -456,11 +456,11 @@ class EnclaveHost(ServerHalf):
                 self.sites.fail(number, f"expected an upload of at most {limit} bytes, got {len(upload)}")
 
     def _note_rejected(self, outcome: EnclaveOutcome) -> None:
-        """Note whom the enclave rejected, by name; who was absent or refused is noted already."""
-        seen = outcome.transcript
-        for number in seen.up[MessageType.NONCE].keys() - seen.down[MessageType.PRESENT_EVIDENCE].keys():
+        """Note the sites that the enclave rejected; absences and refusals are already noted."""
+        transcript = outcome.transcript
+        for number in transcript.up[MessageType.NONCE].keys() - transcript.down[MessageType.PRESENT_EVIDENCE].keys():
             self.sites.fail(number, "it remembers a release of the enclave that the enclave does not know")
-        for number in seen.up[MessageType.UPLOAD].keys() & seen.unresponsive:
+        for number in transcript.up[MessageType.UPLOAD].keys() & transcript.unresponsive:
             self.sites.fail(number, "the enclave rejected its upload")
 
     def _ask(self, request: bytes) -> bytes:
@@ -475,7 +475,7 @@ class EnclaveHost(ServerHalf):
 
 
 def _phases(outcome: EnclaveOutcome, present: set[int]) -> dict[str, Traffic]:
-    """The bytes of the protocol beyond messages, by part, of the sites that were reached."""
+    """The protocol's bytes beyond messages, by phase, for the sites that were reached."""
     up, down = outcome.transcript.up, outcome.transcript.down
 
     def received(*kinds: MessageType) -> int:
@@ -489,7 +489,7 @@ def _phases(outcome: EnclaveOutcome, present: set[int]) -> dict[str, Traffic]:
 
 
 def round_request(state: State, dim: int, model: bytes) -> RoundRequest:
-    """The next round, as the host announces it; `model` names everything that the sites received."""
+    """The host's announcement of the next round; `model` names everything that sites received."""
     return RoundRequest(state.round, model, dim, state.layers, mechanism_memory(state))
 
 
@@ -510,13 +510,13 @@ class EnclaveSite(SiteHalf):
 
     @property
     def _state(self) -> EnclaveClientState:
-        """As stored; an enclave that was accepted by another policy than the present one is not accepted any more."""
+        """The stored state; a change of policy revokes the acceptance of an enclave."""
         policy = self._policy
         if not self._path.exists():
             agreed, member = configuration_of(self.member.plan), self.member
             return join_run(agreed.run, member.number, agreed.digest, policy, member.identity, limit=agreed.rounds)
-        found = EnclaveClientState.from_bytes(files.read(self._path, limit=_MAX_BYTES))
-        return found if found.policy == policy else replace(found, policy=policy, key=b"")
+        state = EnclaveClientState.from_bytes(files.read(self._path, limit=_MAX_BYTES))
+        return state if state.policy == policy else replace(state, policy=policy, key=b"")
 
     def opens(self, verb: str) -> bool:
         return verb == TRAIN
@@ -531,13 +531,13 @@ class EnclaveSite(SiteHalf):
         answer(set_upload(state, nothing), asked.opening)
 
     def reply(self, asked: SiteRequest, found: Messages, now: Round) -> SiteReply:
-        """The site's message, encrypted to the enclave that it has accepted."""
+        """The site's message, encrypted to the enclave it accepted."""
         weighted, plaintext = self.member.plan.method.weighted, self.channel.message_format.pack(found, 0, now)
         pending = PendingUpload(asked.round, asked.session(TRAIN), found.rows.dim, weighted, plaintext)
         return SiteReply(self._step(set_upload(self._state, pending), asked.opening))
 
     def prepare(self, request: bytes) -> tuple[bytes, Mapping[str, str]]:
-        """One step of attestation: the site's nonce, or its consent to the enclave that answers it."""
+        """One step of attestation: the site's nonce, or its consent to the enclave's answer."""
         frame = enclave_messages.unpack(request, _MAX_BYTES)
         if frame.kind is MessageType.REQUEST_UPLOAD:
             raise RefusedError("malformed", "Expected a step of attestation: uploads are asked for with a round.")

@@ -1,10 +1,10 @@
-"""The one interface between a federation and its channels, and where the halves of a channel are found.
+"""The one interface between a federation and its channels, and the registry of their halves.
 
-A channel of `tacit.pieces.channels` says how messages are summed. What that means between sites is in one file here:
-what the server gathers, what a site replies, how a method is adapted, what is objected to, revealed and survived. The
-halves of the piece `SecureSum` are in `secure_sum.py`, which registers them and is imported when a plan or a policy
-names the channel. Nothing else in the federation knows any channel. A channel answers what differs: the answers below
-are those of messages in the clear.
+A channel of `tacit.pieces.channels` defines how messages are summed. One file here defines its behaviour between sites:
+the server's half, a site's half, the adaptation of a method, objections, disclosures and tolerated losses. For example,
+`secure_sum.py` registers the halves of `SecureSum`, and is imported when a plan or a policy names the channel. No other
+module of the federation depends on a particular channel. The defaults below are those of messages in the clear: a
+channel overrides what differs.
 """
 
 import importlib
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from tacit.federation.server.round_reports import RoundOutcome, SiteBytes
     from tacit.federation.site.policy import SitePolicy
 
-Connect = Callable[[], Any]  # to a party beside server and sites
+Connect = Callable[[], Any]  # to a further party
 
 
 @dataclass(frozen=True)
@@ -41,8 +41,8 @@ class Survival:
 
     Attributes:
         messages: of the server to a site.
-        losses: how many of the cohort may be lost.
-        colluding: how many of it may collude with the server; None: the channel hides nothing from it.
+        losses: how many of the cohort may drop out.
+        colluding: how many may collude with the server; None: the channel hides nothing from it.
     """
 
     messages: int
@@ -52,7 +52,7 @@ class Survival:
 
 @dataclass(frozen=True)
 class SiteReply:
-    """What a site sends, and the state of the conversation that goes on; empty: it has ended."""
+    """A site's message, and the state of the conversation; empty: it has ended."""
 
     body: bytes
     state: bytes = b""
@@ -60,14 +60,14 @@ class SiteReply:
 
 @dataclass(frozen=True)
 class Member:
-    """A site that has accepted a plan, as its channel knows it.
+    """A site that accepted a plan, as its channel sees it.
 
     Attributes:
         plan: what is trained.
         number: the site's.
         identity: its secret key.
         allow: its policy.
-        folder: where it keeps what belongs to the plan.
+        folder: where it keeps the plan's files.
     """
 
     plan: "FederationPlan"
@@ -78,13 +78,13 @@ class Member:
 
 
 class Arrangement(Protocol):
-    """What a plan's table for its channel says, to which all sites agree; `name` is that of the table."""
+    """A plan's table for its channel, on which all sites agree; `name` is the table's."""
 
     name: ClassVar[str]
 
     @classmethod
     def read(cls, table: Mapping[str, Any], path: Path, *, configured: bool) -> Self:
-        """What the table in the plan's file `path` says; `configured`: with the files that it names."""
+        """Read the table of the plan's file `path`; `configured`: with the files that it names."""
 
     def canonical(self) -> dict[str, Any]:
         """What sites agree to, as plain values."""
@@ -95,25 +95,25 @@ class Arrangement(Protocol):
 
 
 class ServerHalf(Protocol):
-    """What the server does."""
+    """The server's half."""
 
     sites: "EnrolledSites"
 
     def validate(self) -> None:
-        """Raise unless a round could begin, before anything is charged; sites suffice where there is nobody else."""
+        """Raise before any charge unless a round could begin; by default, sites suffice."""
         return
 
     def draw(self, state: State, now: ServerRound) -> list[int] | None:
-        """The next round's cohort, if it is drawn elsewhere; None: the server draws it."""
+        """The next round's cohort, if another party draws it; None: the server does."""
         return None
 
     def gather(
         self, state: State, now: ServerRound, asked: SiteRequest, like: Messages, conversation: Conversation
     ) -> "RoundOutcome":
-        """What the round brings: the sum of messages like these, and whose they are."""
+        """The round's outcome: the sum of messages like these, and their senders."""
 
     def metrics(self, asked: SiteRequest, traffic: "SiteBytes") -> tuple[HeldOut, int]:
-        """The sum of the sites' metrics, and of how many sites it is; here, metrics that are sent in the clear."""
+        """The sum of the sites' metrics, and the number of sites; by default, metrics in the clear."""
         replies = self.sites.ask_round(EVALUATE, asked, dict.fromkeys(asked.cohort, b""), traffic)
         vectors = [*metrics.read_vectors(replies.values())]
         return HeldOut.of_sum(sum(vectors, np.zeros(metrics.DIM, np.uint32))), len(vectors)
@@ -124,21 +124,21 @@ class ServerHalf(Protocol):
 
 
 class SiteHalf(Protocol):
-    """What a site does. It trusts nobody: what is not safe to answer raises `RefusedError` or `ProtocolError`."""
+    """A site's half. It trusts nobody: an unsafe request raises `RefusedError` or `ProtocolError`."""
 
     def opens(self, verb: str) -> bool:
         """Whether a request with this verb brings the first request of a protocol."""
         return False
 
     def validate(self, asked: SiteRequest, like: Messages, now: Round) -> None:
-        """Raise unless the site could answer with a message like this: nothing is noted, charged or drawn yet."""
+        """Raise unless the site could answer with a message like this; notes, charges and draws nothing."""
         return
 
     def reply(self, asked: SiteRequest, found: Messages, now: Round) -> SiteReply:
         """The answer to the first message of a round."""
 
     def check_evaluation(self, asked: SiteRequest) -> None:
-        """The same as `validate` for metrics."""
+        """`validate` for metrics."""
         return
 
     def reply_metrics(self, asked: SiteRequest, vector: Vector) -> SiteReply:
@@ -155,12 +155,12 @@ class SiteHalf(Protocol):
 
 
 class FederatedChannel(Protocol):
-    """A channel between sites, made of its piece.
+    """A channel between sites, made from its piece.
 
     Attributes:
-        words: what names it in a site's policy.
-        arranged: what its table in a plan is; None: it has none.
-        sums_metrics: whether nobody sees the metrics of a single site.
+        words: its names in a site's policy.
+        arranged: the type of its table in a plan; None: it has none.
+        sums_metrics: whether it hides the metrics of a single site.
         too_few: what happens to a round whose cohort is too small.
         notes: what to consider, as sentences.
     """
@@ -178,7 +178,7 @@ class FederatedChannel(Protocol):
 
     @property
     def allowed_by(self) -> tuple[str, ...]:
-        """The words of a policy each of which allows it."""
+        """The words of a policy, each of which allows it."""
         return (self.word,)
 
     @property
@@ -191,7 +191,7 @@ class FederatedChannel(Protocol):
         """Raise `UserError` unless the policy's tables for this channel can be read."""
 
     def adapted(self, method: Method, sites: int, least: int, arranged: Arrangement | None) -> Method:
-        """The method as this many sites run it, with sums of at least `least` of them."""
+        """The method as this many sites run it, with sums of at least `least` sites."""
         return method
 
     def incompatibility(self, method: Method, sites: int, cohort: float) -> str:
@@ -199,26 +199,30 @@ class FederatedChannel(Protocol):
         return ""
 
     def problem(self, plan: "FederationPlan") -> str:
-        """Why what the plan arranges is not for this channel, a sentence; empty: it is, or there is nothing."""
-        found = plan.arrangement
-        return "" if found is None else f"The plan names an {found.name}, but {plan.method.name} sends nothing to one."
+        """Why the plan's arrangement does not suit this channel, a sentence; empty: it does, or there is none."""
+        arrangement = plan.arrangement
+        return (
+            ""
+            if arrangement is None
+            else f"The plan names an {arrangement.name}, but {plan.method.name} sends nothing to one."
+        )
 
     def exposed(self, method: Method) -> str:
-        """Why the server must be trusted with messages without noise, in a sentence; empty: it need not be."""
+        """Why the server must be trusted with messages without noise, a sentence; empty: it need not be."""
         return server_draws(method)
 
     def objections(self, plan: "FederationPlan", allow: "SitePolicy") -> Iterator[str]:
-        """What a site's policy objects to in what the plan arranges, as sentences."""
+        """A site's objections to the plan's arrangement, as sentences."""
         return iter(())
 
     def reveals(self, method: Method) -> Iterator[str]:
         """Who learns what in a round, as sentences."""
 
     def survival(self, cohort: int, least: int) -> Survival:
-        """What a round of this cohort takes and survives; it ends with at least `least` sites."""
+        """The messages and tolerated losses of a round that must end with at least `least` sites."""
 
     def at_server(self, sites: "EnrolledSites", randomness: Randomness, connect: Connect | None) -> ServerHalf:
-        """The server's half; `connect` replaces the connection to a further party, in tests."""
+        """The server's half; tests replace the connection to a further party by `connect`."""
 
     def at_site(self, member: Member) -> SiteHalf:
         """The half of a site."""
@@ -229,7 +233,7 @@ _registered: dict[type, type[FederatedChannel]] = {}
 
 
 def register(piece: type) -> Callable[[Halves], Halves]:
-    """Register a class as the federated halves of a piece, of which it is made."""
+    """Register a class as the federated halves of a piece, from which it is made."""
 
     def note(halves: Halves) -> Halves:
         _registered[piece] = halves  # type: ignore[assignment]  # mypy does not compare a class with a protocol here
@@ -239,7 +243,7 @@ def register(piece: type) -> Callable[[Halves], Halves]:
 
 
 def channel_of(method: Method) -> FederatedChannel:
-    """The halves of a method's channel; raises `UserError` for one that exists in simulations only.
+    """The halves of a method's channel; raises `UserError` for a simulation-only channel.
 
     Example:
         >>> from tacit import methods
@@ -264,7 +268,7 @@ def channel_named(word: str) -> type[FederatedChannel] | None:
 
 
 def arrangements(content: Mapping[str, Any]) -> dict[str, type[Arrangement]]:
-    """The keys of a plan that are tables of channels, and what reads them."""
+    """The keys of a plan that are tables of channels, with their types."""
     kinds = {key: channel_named(key) for key in content}
     return {key: kind.arranged for key, kind in kinds.items() if kind is not None and kind.arranged is not None}
 
@@ -278,6 +282,6 @@ def all_words() -> list[str]:
 
 
 def _load(name: str) -> None:
-    """Import the file of a channel, which registers its halves, if there is one."""
+    """Import the file of a channel, if there is one, to register its halves."""
     if name in {module.name for module in pkgutil.iter_modules(channels.__path__)}:
         importlib.import_module(f"{channels.__name__}.{name}")

@@ -1,4 +1,4 @@
-"""Whose noise a mechanism adds between sites: that of every client, or of the server, which then must be trusted."""
+"""Who adds a mechanism's noise between sites: every client, or the server, which then must be trusted."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -11,7 +11,7 @@ from tacit.core.prices import Unproved
 def in_shares(mechanism: Any, losses: float) -> Any:
     """The mechanism, or the one that it is based on, with noise that clients draw in shares.
 
-    A simulation may draw all shares of the noise at once; between sites that would make the server draw them.
+    A simulation may draw all shares at once; between sites, that would leave the draw to the server.
     """
     changed: dict[str, Any] = {}
     if hasattr(mechanism, "single_draw"):
@@ -24,12 +24,12 @@ def in_shares(mechanism: Any, losses: float) -> Any:
 
 
 def has_surplus(mechanism: Any) -> bool:
-    """Whether clients add more noise than a sum needs, in case some are lost."""
+    """Whether clients add more noise than a sum needs, in case some drop out."""
     return any(getattr(each, "dropouts", 0.0) > 0 for each in _layers(mechanism))
 
 
 def server_draws(method: Method) -> str:
-    """That the server sees messages without their noise and adds it itself, in a sentence; empty: it does not."""
+    """A sentence that the server sees messages without noise and adds the noise itself; empty: it does not."""
     mechanism, price = method.mechanism, method.mechanism.price(0)
     noisy = not isinstance(price, Unproved) or price.noisy
     single_draw = any(getattr(each, "single_draw", False) for each in _layers(mechanism))

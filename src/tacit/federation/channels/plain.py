@@ -1,4 +1,4 @@
-"""Messages in the clear: the server reads every site's own, and adds them up."""
+"""Messages in the clear: the server reads each site's message and adds them."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -65,18 +65,18 @@ class PlainServer(ServerHalf):
     def gather(
         self, state: State, now: ServerRound, asked: SiteRequest, like: Messages, conversation: Conversation
     ) -> RoundOutcome:
-        """The sum of all messages that can be read and are not too long."""
+        """The sum of all valid messages within the norm bound."""
         method, traffic = self.sites.plan.method, SiteBytes()
         replies = self.sites.ask_round(TRAIN, asked, dict.fromkeys(asked.cohort, b""), traffic)
-        found, malformed = read_messages(method, replies, like, now)
-        kept, wave = reject_unusable(found, method.max_norm(like.rows.dim))
+        received, malformed = read_messages(method, replies, like, now)
+        usable, wave = reject_unusable(received, method.max_norm(like.rows.dim))
         for number in (*malformed, *wave.rejected):
             self.sites.fail(
                 number, malformed.get(number, "its update is not finite, or longer than the method accepts")
             )
         self._check_enough(len(wave.delivered))
         with single_thread():
-            total = _sum(method, state, kept, conversation, now)
+            total = _sum(method, state, usable, conversation, now)
         diagnostics = (float(np.mean(wave.norms)) if wave.norms else 0.0, *variance_and_scale(total))
         content = sum(map(len, replies.values()))
         return RoundOutcome(total, wave.delivered, diagnostics, {"envelope": traffic.beyond(content, asked)}, traffic)
@@ -91,7 +91,7 @@ class PlainServer(ServerHalf):
 
 
 def _sum(method: Method, state: State, kept: Messages, conversation: Conversation, now: Round) -> Sum:
-    """The messages' sum, in the order of the sites' numbers, whenever they came."""
+    """The messages' sum in the order of the sites' numbers, not of arrival."""
     if not method.streams:
         return aggregate_messages(method, conversation, state, kept, now)
     numbers = kept.clients

@@ -1,4 +1,4 @@
-"""Secure aggregation between sites: the server and every site compute from their own bytes what they agree on."""
+"""Secure aggregation between sites: each party derives the session from its own bytes."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from tacit.federation.server.enrolled_sites import EnrolledSites
 
 _FEW = 64  # up to this many sites, secrets are shared on a complete graph
-_LOSSES = 0.25  # the least fraction of few sites that may be lost: one of four, two of eight
+_LOSSES = 0.25  # the least fraction of few sites that may drop out: one of four, two of eight
 CORRUPT = 0.25  # the least fraction of few sites that may collude with the server
 
 
@@ -76,11 +76,11 @@ class FederatedSecureSum(FederatedChannel):
         return self.channel.min_cohort
 
     def adapted(self, method: Method, sites: int, least: int, arranged: Arrangement | None) -> Method:
-        """Every client draws its own noise, and few sites survive a loss.
+        """Every client draws its own noise, and few sites survive a dropout.
 
-        Fractions that suit cohorts of hundreds tolerate nobody among eight, so that up to 64 sites at least a quarter
-        may be lost and a quarter may collude. With noise in shares this changes neither ε nor the noise of a sum: what
-        is too much is removed once it is known who delivered.
+        Fractions that suit cohorts of hundreds tolerate no dropout among eight. So with up to 64 sites, at least a
+        quarter may drop out and a quarter may collude. With noise in shares, neither ε nor the noise of a sum changes:
+        the surplus is removed once the survivors are known.
         """
         losses, corrupt = self.channel.dropout, self.channel.corrupt
         if sites <= _FEW:
@@ -114,13 +114,13 @@ class FederatedSecureSum(FederatedChannel):
 
 
 def training_parameters(channel: SecureSum, least: int, like: Messages, now: Round) -> Parameters:
-    """Of the sum of messages of this form; it never has fewer of them than `least`, the plan's `min_cohort`."""
+    """The parameters for a sum of such messages, of at least `least` sites, the plan's `min_cohort`."""
     tolerated = None if like.surplus is None else like.surplus.tolerated
     return _with_min_survivors(least, channel.parameters(like.rows.dim, now, tolerated))
 
 
 def evaluation_parameters(channel: SecureSum, least: int, cohort: int) -> Parameters:
-    """Of the sum of metrics: as for a message without noise, with room for all limbs."""
+    """The parameters for a sum of metrics: a message without noise, with room for all limbs."""
     return _with_min_survivors(least, replace(channel.parameters_for(cohort, DIM), bits=32))
 
 
@@ -132,8 +132,8 @@ def session_of(plan: "FederationPlan", asked: SiteRequest, verb: str, parameters
     """The session of a request: random run bytes, round, the broadcast's bytes, and all else that parties agree on.
 
     The configuration covers the verb, the plan with its directory, the method with its noise as this party computed it,
-    the attempt, the cohort and what is sent only once. A server that tells two sites different things gets pads that do
-    not cancel.
+    the attempt, the cohort and the one-time broadcast. If a server sends two sites different values, their pads do not
+    cancel.
     """
     numbers = b"".join(map(pack_number, (asked.attempt, *asked.cohort)))
     config = crypto.digest(
@@ -154,7 +154,7 @@ class SecureSumServer(ServerHalf):
     def gather(
         self, state: State, now: ServerRound, asked: SiteRequest, like: Messages, conversation: Conversation
     ) -> RoundOutcome:
-        """The sum of the messages, of which the server sees none."""
+        """The sum of messages that the server does not see."""
         plan, traffic = self.sites.plan, SiteBytes()
         parameters = training_parameters(self.channel, plan.min_cohort, like, now)
         outcome = self._aggregate(TRAIN, asked, parameters, traffic)
@@ -175,10 +175,10 @@ class SecureSumServer(ServerHalf):
         return HeldOut.of_sum(outcome.result), len(outcome.clients)
 
     def _aggregate(self, verb: str, asked: SiteRequest, parameters: Parameters, traffic: SiteBytes) -> SecaggOutcome:
-        """The conversation with the cohort, its first phase in one message with the broadcast."""
+        """Secure aggregation with the cohort; the first phase travels with the broadcast."""
         plan = self.sites.plan
-        known = {number: plan.directory.by_number[number] for number in asked.cohort}
-        server = converse(session_of(plan, asked, verb, parameters), asked.cohort, known, remove=remove_many_pads)
+        identities = {number: plan.directory.by_number[number] for number in asked.cohort}
+        server = converse(session_of(plan, asked, verb, parameters), asked.cohort, identities, remove=remove_many_pads)
         requests = next(server)
         replies = self.sites.ask_round(verb, asked, requests, traffic)
         while True:
@@ -209,7 +209,7 @@ class SecureSumSite(SiteHalf):
     def validate(self, asked: SiteRequest, like: Messages, now: Round) -> None:
         parameters = self._training_parameters(like, now)
         seed = bytes(crypto.KEY) if parameters.surplus else b""
-        answer(self._join(asked, TRAIN, parameters, seed), asked.opening)  # the reply goes nowhere
+        answer(self._join(asked, TRAIN, parameters, seed), asked.opening)  # the reply is discarded
 
     def reply(self, asked: SiteRequest, found: Messages, now: Round) -> SiteReply:
         parameters = self._training_parameters(found, now)
@@ -234,7 +234,7 @@ class SecureSumSite(SiteHalf):
         return self._join(asked, EVALUATE, parameters, b"")
 
     def _join(self, asked: SiteRequest, verb: str, parameters: Parameters, seed: bytes) -> SecaggClientState:
-        """Join secure aggregation, with fresh secrets; the vector follows."""
+        """Join secure aggregation with fresh secrets; the vector follows."""
         plan, least = self.member.plan, self.member.allow.min_cohort
         policy = SecaggPolicy(
             threat_model=THREAT_MODELS[self.channel.level],

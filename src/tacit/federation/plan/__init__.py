@@ -1,1 +1,1 @@
-"""What a federation trains: its plan, its sites, and whether a method can run between them."""
+"""The plan of a federation, its directory, and the adaptation of methods to sites."""

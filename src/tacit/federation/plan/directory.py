@@ -1,4 +1,4 @@
-"""The directory of a federation: everybody's public key, pinned at every site and never taken from the server.
+"""The directory of a federation: the sites' public keys, pinned at every site and never taken from the server.
 
 ::
 
@@ -6,7 +6,7 @@
     hospital-a = "d75a980182b10ab7d54bfed3c964073a0ee172f3daa62325af021a68f707511a"
     hospital-b = "3d4017c3e843895a92b70aa74d1b7ebc9c982ccf2ec4968cc0cd55f12af4660c"
 
-A site's number, by which protocols name it, is its place in the order of names.
+Protocols identify a site by its number, which is its place in the order of names.
 """
 
 import re
@@ -63,12 +63,12 @@ class Directory:
         return self.names.index(name)
 
     def name_of(self, identity: bytes) -> str | None:
-        """The name of the site with this public key; None: it is not enrolled."""
-        return next((name for name, known in self.identities.items() if known == identity), None)
+        """The name of the site with this public key; None: not enrolled."""
+        return next((name for name, key in self.identities.items() if key == identity), None)
 
     @cached_property
     def by_number(self) -> dict[int, bytes]:
-        """The public keys by number, as protocols use them."""
+        """The public keys by number, for protocols."""
         return {number: self.identities[name] for number, name in enumerate(self.names)}
 
     def to_toml(self) -> str:
@@ -87,11 +87,11 @@ def write_directory(path: Path, directory: Directory) -> None:
 
 
 def new_identity(path: Path) -> bytes:
-    """Create a site's identity key, readable by its user only; returns the public half. An existing key is kept."""
+    """Create a site's identity key, private to its user, or keep an existing one; returns the public half."""
     secret_file.make(path)
     return crypto.public_identity(read_identity(path))
 
 
 def read_identity(path: Path) -> bytes:
-    """A site's identity key; refused if others can read the file."""
+    """A site's identity key; raises if others can read the file."""
     return secret_file.read(path, "identity key")

@@ -1,8 +1,8 @@
-"""What a plan reads of the sites' tables: its encoding and its built-in model, as anybody may have written them.
+"""The columns that a plan reads of the sites' tables: its encoding and its built-in model, from an untrusted author.
 
-An encoding cannot make a site's rows say more than they do: inputs are clipped to [0, 1], however narrow a range is,
-and what a category singles out is protected by the method's noise, or by nothing. So a site is shown every column with
-its range or categories, and what would only harm it is refused here.
+An encoding cannot extract more than a site's rows contain: inputs are clipped to [0, 1], however narrow a range is. But
+only the method's noise, if there is any, protects a person whom a category singles out. So a site sees each column with
+its range or categories, and misleading encodings are refused here.
 """
 
 from collections.abc import Iterator, Mapping
@@ -17,7 +17,7 @@ _MAX_SHOWN = 20  # categories of a column in a sentence
 
 
 def check_encoding(encoding: Encoding) -> None:
-    """Raise `UserError` for an encoding without a target, or whose texts or limits mislead."""
+    """Raise `UserError` for an encoding without a target, or with misleading texts or limits."""
     target = encoding.known_target
     values = (value for column in (*encoding.categories.values(), target.classes) for value in column)
     for text in (*read_columns(encoding), *values):
@@ -25,13 +25,13 @@ def check_encoding(encoding: Encoding) -> None:
             len(text) <= _MAX_TEXT and (text.isprintable() or not text),
             f"at most {_MAX_TEXT} printable characters of a column or a category of the encoding, got {text[:50]!r}",
         )
-    if not target.classes:  # what is predicted is not clipped
+    if not target.classes:  # a numeric target is not clipped
         low, high = target.scale.low, target.scale.high
         expect(low < high, f"minimum < maximum of the target {target.name!r}, got {low:g} and {high:g}")
 
 
 def table_model(name: str, args: Mapping[str, int], encoding: Encoding | None) -> TableModel:
-    """The built-in model of this name, sized by the encoding; raises `UserError` unless it can be made."""
+    """The built-in model of this name, sized by the encoding; raises `UserError` if that is impossible."""
     if encoding is None:
         raise UserError(f'Expected encoding = "encoding.json" for the model {name}, whose size follows from it.')
     unknown = [key for key in args if key != "hidden"]
@@ -41,12 +41,12 @@ def table_model(name: str, args: Mapping[str, int], encoding: Encoding | None) -
 
 
 def read_columns(encoding: Encoding) -> tuple[str, ...]:
-    """The columns of a table that are inputs, and the one that is predicted."""
+    """The table's input columns and target column."""
     return (*encoding.columns, encoding.known_target.name)
 
 
 def columns_read(encoding: Encoding | None) -> Iterator[str]:
-    """What becomes of every column that is read, a line each."""
+    """How each column is encoded, a line each."""
     if encoding is None:
         return
     for name, (low, high) in encoding.numbers.items():
@@ -62,13 +62,13 @@ def columns_read(encoding: Encoding | None) -> Iterator[str]:
 
 
 def known_to_all(encoding: Encoding) -> str:
-    """What the encoding reveals of clients' rows to everybody who has the plan, in a sentence; empty: nothing."""
-    found = encoding.preprocessing.not_covered
-    return f"{found} The plan shows these constants to the server and to all sites." if found else ""
+    """What the encoding reveals of clients' rows to every reader of the plan, a sentence; empty: nothing."""
+    sentence = encoding.preprocessing.not_covered
+    return f"{sentence} The plan shows these constants to the server and to all sites." if sentence else ""
 
 
 def _plain(limit: Limit) -> str:
-    """A date as it is, a number without a fraction that is zero."""
+    """A date unchanged, a number without a zero fraction."""
     return str(limit).removesuffix(".0")
 
 

@@ -1,11 +1,10 @@
 """Code by name: `package.module:function` of an installed package, and the digest by which it is pinned.
 
-A site runs only code that is installed there. A pin is the digest of all files of the function's top-level package (or
-of its module, if that is a single file), so that a changed helper changes the pin too. Nothing is imported to compute
-it.
+A site runs only installed code. A pin is the digest of all files of the function's top-level package (or of its
+module, if that is a single file), so a changed helper changes the pin too. Computing a pin imports nothing.
 
-Whoever wrote a plan chose the names in it. To import a module is to execute it, so that a plan's reader says first
-which code it runs (`AllowedCode`): a site by its policy, the server's operator by trusting the plan.
+A plan's author chooses its names, and importing a module executes it. So a plan's reader first declares which code it
+runs (`AllowedCode`): a site by its policy, the server's operator by trusting the plan.
 """
 
 import ast
@@ -39,11 +38,11 @@ def check_name(name: str, what: str) -> None:
 
 @dataclass(frozen=True)
 class AllowedCode:
-    """The code of others that a party runs for a plan; by default none.
+    """The third-party code that a party runs for a plan; by default none.
 
     Attributes:
         functions: `package.module:function`, each with the pin of its installed code; an empty pin accepts any.
-        methods: names of methods that packages of others register. Tacit's own are always allowed.
+        methods: names of methods from third-party packages. Tacit's own are always allowed.
     """
 
     functions: Mapping[str, str] = field(default_factory=dict)
@@ -59,8 +58,8 @@ class AllowedCode:
         """Why this function must not be imported, a sentence; empty: it may. Imports nothing."""
         pinned = self.functions.get(name)
         if pinned is None:
-            known = ", ".join(self.functions) or "none"
-            return f"{what.capitalize()} {name} is not among those that are allowed here: {known}."
+            allowed = ", ".join(self.functions) or "none"
+            return f"{what.capitalize()} {name} is not among those that are allowed here: {allowed}."
         try:
             installed = pin(name, what) if pinned else ""
         except UserError as error:
@@ -68,7 +67,7 @@ class AllowedCode:
         return "" if installed == pinned else f"The installed code of {name} is {installed}, not {pinned} as allowed."
 
     def load(self, name: str, what: str) -> Callable[..., Any]:
-        """The function with this name, if it is allowed; only then is its module imported."""
+        """The function with this name, imported only if it is allowed."""
         if problem := self.function_problem(name, what):
             raise UserError(problem)
         return load(name, what)
@@ -78,28 +77,28 @@ NO_CODE = AllowedCode()
 
 
 def load(name: str, what: str) -> Callable[..., Any]:
-    """The function with this name; its module is imported: for names that the party itself has written."""
+    """Import the function with this name; only for names that the party itself wrote."""
     check_name(name, what)
     module, _, function = name.partition(":")
     try:
-        found = getattr(importlib.import_module(module), function)
+        value = getattr(importlib.import_module(module), function)
     except (ImportError, AttributeError) as error:
         raise UserError(
             f"Could not load {what} {name}: {error}. Install its package here, or correct the name."
         ) from error
-    if not callable(found):
-        raise UserError(f"Expected {what} {name} to be a function, got {type(found).__name__}.")
-    function_found: Callable[..., Any] = found
-    return function_found
+    if not callable(value):
+        raise UserError(f"Expected {what} {name} to be a function, got {type(value).__name__}.")
+    loaded: Callable[..., Any] = value
+    return loaded
 
 
 def call(name: str, what: str) -> Any:
-    """What the function with this name returns; an error of its own is a `UserError` that says so."""
+    """Call the function with this name; raises `UserError` for an error inside it."""
     return called(load(name, what), name)
 
 
 def called(function: Callable[[], Any], name: str) -> Any:
-    """What a function returns; an error of its own is a `UserError` that names it."""
+    """Call a function; raises `UserError`, which names it, for an error inside it."""
     try:
         return function()
     except TacitError:
@@ -121,9 +120,9 @@ def check_defined(name: str, what: str) -> None:
     module, _, function = name.partition(":")
     _, *rest = module.split(".")
     inside = "/".join(rest)
-    known = dict(_files(name, what))
+    sources = dict(_files(name, what))
     places = (f"{inside}.py", f"{inside}/__init__.py") if rest else ("__init__.py", f"{module}.py")
-    source = next((known[place] for place in places if place in known), None)
+    source = next((sources[place] for place in places if place in sources), None)
     if source is None:
         raise UserError(
             f"Could not load {what} {name}: there is no source of {module}. Install it here, or correct the name."
@@ -140,9 +139,9 @@ def _mentioned(source: Path) -> set[str]:
         tree = ast.parse(source.read_bytes())
     except (SyntaxError, ValueError) as error:
         raise UserError(f"Expected Python in {source}, but it cannot be read: {error}.") from error
-    found = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.ClassDef)}
-    found |= {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
-    return found | {node.asname or node.name for node in ast.walk(tree) if isinstance(node, ast.alias)}
+    names = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+    names |= {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    return names | {node.asname or node.name for node in ast.walk(tree) if isinstance(node, ast.alias)}
 
 
 def _files(name: str, what: str) -> Iterator[tuple[str, Path]]:

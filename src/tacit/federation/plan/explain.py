@@ -1,4 +1,4 @@
-"""What a plan means, before anybody runs it: what is trained, who learns what, ε, bytes and losses, in plain words."""
+"""An explanation of a plan before it runs: training, disclosures, ε, bytes and losses, in plain words."""
 
 import math
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ from tacit.federation.site.policy import cost_of, few_sites_warning, reveals
 
 @dataclass(frozen=True)
 class PlanExplanation:
-    """What a plan means.
+    """The meaning of a plan.
 
     Attributes:
         plan: its digest.
@@ -25,20 +25,20 @@ class PlanExplanation:
         rounds: how many.
         sites: the enrolled sites.
         model: the built-in model, or the function that makes one.
-        parameters: how many trainable parameters it has; None: its code was not run.
+        parameters: the number of trainable parameters; None: the model's code was not run.
         channel: the name of the channel.
-        losses: how many of the sites may be lost in a round, if all take part.
+        losses: how many sites may drop out of a round, if all take part.
         colluding: how many of them may collude with the server; None: the channel hides nothing from it.
         messages: messages of the server to a site in a round.
-        up: bytes that a site sends in a round; None: as above.
-        down: bytes that it receives; None: as above.
-        epsilon: ε of a site that takes part in all rounds, against the server; infinite: nothing is proved.
+        up: bytes that a site sends in a round; None: as for `parameters`.
+        down: bytes that it receives; None: likewise.
+        epsilon: ε of a site that takes part in all rounds, against the server; infinite: no proof.
         delta: the δ of that ε.
-        unit: whose data ε is about.
-        reason: why nothing is proved; empty if something is.
+        unit: the unit of that ε.
+        reason: why there is no proof; empty: there is one.
         trusts_server: whether the server must be trusted.
         reveals: who learns what.
-        reads: how the columns of the sites' tables are read; empty: sites have samples, not tables.
+        reads: how each column of the sites' tables is read; empty: sites have samples, not tables.
         notes: what to consider.
     """
 
@@ -65,9 +65,9 @@ class PlanExplanation:
 
 
 def explain_plan(plan: FederationPlan) -> PlanExplanation:
-    """What a plan means; raises `UserError` with a sentence if it cannot run.
+    """Explain a plan; raises `UserError` with a sentence if it cannot run.
 
-    Of a plan whose functions are not trusted (`FederationPlan.trusted`), everything that follows without running them.
+    If its functions are not trusted (`FederationPlan.trusted`), the explanation runs none of them.
     """
     plan.check_channel()
     method, channel, _ = plan.method, plan.channel, plan.loss_record
@@ -100,12 +100,12 @@ def explain_plan(plan: FederationPlan) -> PlanExplanation:
 
 
 def _traffic(plan: FederationPlan, state: State) -> Traffic:
-    """The bytes of one site in a round of the whole cohort, by the channel's own count."""
+    """One site's bytes in a round of the whole cohort, as the channel counts them."""
     method = plan.method
     _, drawn = draw(method, plan.population, RunKeys.from_seed(plan.seed).at(0), 0)
     now: Round = replace(drawn, cohort=max(_cohort(plan), 1))
-    sent = broadcast(method, state, now)
-    like = no_messages(method, sent, state, now)
+    view = broadcast(method, state, now)
+    like = no_messages(method, view, state, now)
     tolerated = 0 if like.surplus is None else like.surplus.tolerated
     one = replace(
         like, clients=like.clients.new_zeros(1), rows=DenseRows(like.rows.dense().new_zeros(1, like.rows.dim))
@@ -114,7 +114,7 @@ def _traffic(plan: FederationPlan, state: State) -> Traffic:
         one = replace(one, samples=like.samples.new_ones(1))
     overhead = sum(method.channel.overhead(now, tolerated).values(), Traffic())
     up = method.channel.message_format.sizes(one)[0] + overhead.up
-    return Traffic(up, download_size(method.channel, sent, now, first=False, tolerated=tolerated))
+    return Traffic(up, download_size(method.channel, view, now, first=False, tolerated=tolerated))
 
 
 def _cohort(plan: FederationPlan) -> int:

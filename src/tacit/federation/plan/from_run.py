@@ -1,6 +1,6 @@
-"""A plan from a finished simulation: its method, encoding and model, between the sites of a directory.
+"""A plan from a finished simulation: its method, encoding and model, for the sites of a directory.
 
-What does not fit this many sites is changed, and said; so is what the encoding reveals of the clients' rows.
+Settings that do not fit this many sites change, with a notice; a warning lists what the encoding reveals of rows.
 """
 
 import json
@@ -29,13 +29,13 @@ RETRIES = 10
 
 @dataclass(frozen=True)
 class PlanFromRun:
-    """A plan, and how it differs from the run that it was made from.
+    """A plan, and its differences from the run.
 
     Attributes:
         plan: the plan.
         encoding: its encoding.
-        changes: what was changed for these sites, and why, as sentences.
-        warnings: what to consider before anybody else sees it, as sentences.
+        changes: changes for these sites, with reasons, as sentences.
+        warnings: what to consider before sharing the plan, as sentences.
     """
 
     plan: FederationPlan
@@ -44,7 +44,7 @@ class PlanFromRun:
     warnings: tuple[str, ...]
 
     def write(self, path: Path, run: Path, sites: Path) -> Path:
-        """Write the plan's file and the encoding's beside it, which is returned; existing files are kept."""
+        """Write the plan, and beside it the encoding, whose path is returned; raises if a file exists."""
         encoding = path.parent / ENCODING
         for file in (path, encoding):
             expect(not file.exists(), f"no {file} yet", "Remove it, or write the plan into another folder.")
@@ -54,9 +54,9 @@ class PlanFromRun:
         return encoding
 
     def to_toml(self, run: Path, sites: str, encoding: str) -> str:
-        """The content of the plan's file, beside which its encoding lies."""
+        """The content of the plan's file, with its encoding beside it."""
         plan, timeouts = self.plan, self.plan.timeouts
-        said = "".join(f"# {sentence}\n" for sentence in (*self.changes, *self.warnings))
+        comments = "".join(f"# {sentence}\n" for sentence in (*self.changes, *self.warnings))
         lines = {
             "method": (_toml(plan.method_name), ""),
             "args": (_table(plan.args), ""),
@@ -72,12 +72,12 @@ class PlanFromRun:
             "evaluate_every": (_toml(plan.evaluate_every), "rounds; on what sites hold out"),
             "timeouts": (_table({"train": timeouts.train, "message": timeouts.message}), "seconds"),
         }
-        written = "".join(f"{key} = {value}{f'  # {why}' if why else ''}\n" for key, (value, why) in lines.items())
-        return f"# A plan from the run {run}. Explained by: tacit federation explain.\n{said}\n{written}"
+        settings = "".join(f"{key} = {value}{f'  # {why}' if why else ''}\n" for key, (value, why) in lines.items())
+        return f"# A plan from the run {run}. Explained by: tacit federation explain.\n{comments}\n{settings}"
 
 
 def plan_from_run(run: Path, directory: Directory) -> PlanFromRun:
-    """The plan by which the sites of a directory train what a finished run has trained.
+    """The plan to train a finished run's model at the sites of a directory.
 
     Raises `UserError`, with a sentence, for a run whose method, model or data cannot be named in a plan.
     """
@@ -85,7 +85,7 @@ def plan_from_run(run: Path, directory: Directory) -> PlanFromRun:
     encoding, model = _described(run, manifest)
     sites = len(directory.names)
     args, changes = _adapted(manifest, sites)
-    made = methods.make(manifest.method.name, args)
+    method = methods.make(manifest.method.name, args)
     loss = manifest.task.loss
     plan = FederationPlan(
         method_name=manifest.method.name,
@@ -97,20 +97,20 @@ def plan_from_run(run: Path, directory: Directory) -> PlanFromRun:
         public="",
         seed=manifest.seed,
         evaluate_every=EVALUATE_EVERY,
-        min_cohort=_min_cohort(made, sites),
+        min_cohort=_min_cohort(method, sites),
         retries=RETRIES,
-        records=min(manifest.task.sizes) if made.terms.protects_records and made.terms.record_bound is None else 0,
-        unit=manifest.task.unit if made.terms.protects_records else Unit.RECORD,
+        records=min(manifest.task.sizes) if method.terms.protects_records and method.terms.record_bound is None else 0,
+        unit=manifest.task.unit if method.terms.protects_records else Unit.RECORD,
         timeouts=Timeouts(),
         encoding=encoding,
     )
     plan.check_channel()
-    _ = plan.run_spec().simulation.initial_state  # what cannot run is not written
+    _ = plan.run_spec().simulation.initial_state  # a plan that cannot run is not written
     return PlanFromRun(plan, encoding, tuple(changes), tuple(_warnings(plan, encoding, manifest.task.args or {})))
 
 
 def _described(run: Path, manifest: Manifest) -> tuple[Encoding, TableModel]:
-    """The encoding and the model of a run, if everything of the run can be named in a plan."""
+    """The encoding and the model of a run; raises `UserError` if a plan cannot describe it."""
     if manifest.status != "finished":
         raise UserError(f"Expected a finished run, got {run}, which is {manifest.status}. Resume it first.")
     if not manifest.task.encoding:
@@ -130,25 +130,25 @@ def _described(run: Path, manifest: Manifest) -> tuple[Encoding, TableModel]:
 
 
 def _adapted(manifest: Manifest, sites: int) -> tuple[dict[str, object], list[str]]:
-    """The arguments of the run's method for this many sites, and what was changed in them, as sentences."""
+    """The run's method arguments for this many sites, and their changes, as sentences."""
     name, args, changes = manifest.method.name, dict(manifest.method.args or {}), []
     if args.pop("patience", None) is not None:
         changes.append("patience was left out: the server of a federation has no held-out data to stop early by.")
-    made = methods.make(name, args)
-    if not _samples(made, sites):
+    method = methods.make(name, args)
+    if not _samples(method, sites):
         args["cohort"] = sites
         changes.append(f"cohort = {sites}: the run sampled more clients in a round than there are sites.")
-        made = methods.make(name, args)
+        method = methods.make(name, args)
     try:
-        channel_of(made)
+        channel_of(method)
     except UserError:
         args["channel"] = "SecureSum()"
-        changes.append(f'channel = "SecureSum()": nobody computes {type(made.channel).__name__} between sites.')
-        made = methods.make(name, args)
-    adapted = adapt_to_sites(made, sites)
-    if adapted.channel != made.channel or adapted.mechanism != made.mechanism:
+        changes.append(f'channel = "SecureSum()": nobody computes {type(method.channel).__name__} between sites.')
+        method = methods.make(name, args)
+    adapted = adapt_to_sites(method, sites)
+    if adapted.channel != method.channel or adapted.mechanism != method.mechanism:
         changes.append(
-            f"Channel and noise are those for {sites} sites, of which a round needs {_min_cohort(made, sites)}: what "
+            f"Channel and noise are those for {sites} sites, of which a round needs {_min_cohort(method, sites)}: what "
             "suits many clients would survive no loss among few. Neither ε nor the noise of a sum changes by that."
         )
     return args, changes
@@ -164,7 +164,7 @@ def _samples(method: Method, sites: int) -> bool:
 
 
 def _min_cohort(method: Method, sites: int) -> int:
-    """As many sites as are left if a round loses as many as its channel survives."""
+    """The sites left after as many dropouts as the channel tolerates."""
     adapted = adapt_to_sites(method, sites)
     cohort = math.floor(adapted.sampler.sampling(sites, 0).mean_cohort(sites))
     return max(cohort - channel_of(adapted).survival(cohort, 1).losses, 1)
@@ -181,7 +181,7 @@ def _warnings(plan: FederationPlan, encoding: Encoding, given: Mapping[str, obje
 
 
 def _toml(value: object) -> str:
-    """A number, a text or a list of them as TOML writes it, which is as JSON does but for infinity and none."""
+    """A number, a text or a list of them in TOML, which differs from JSON in infinity and none."""
     if value == math.inf:
         return "inf"
     return json.dumps("none" if value is None else value, ensure_ascii=False)

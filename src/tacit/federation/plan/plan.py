@@ -1,4 +1,4 @@
-"""The plan of a federated run: what is trained, how, by whom, and how long parties wait. All sites see the same one.
+"""The plan of a federated run: the model, the method, the sites, and timeouts. All sites see the same plan.
 
 ::
 
@@ -11,11 +11,11 @@
     unit = "person"                         # where sites know which records are one person's; otherwise "record"
     timeouts = { train = 3600, message = 120 } # seconds
 
-A plan is known by the digest of its canonical form, which includes the public keys of all sites and the encoding:
-whoever changes anything of it has another plan, which no site has accepted.
+A plan is identified by the digest of its canonical form, which includes the public keys of all sites and the encoding.
+Any change makes another plan, which no site has accepted.
 
-A plan comes from somebody else. It names registered methods and installed functions, and none of those that are not
-Tacit's own is imported before the plan's reader has allowed it (`code`).
+A plan is untrusted input. It names registered methods and installed functions; third-party code among them is imported
+only after the plan's reader has allowed it (`code`).
 """
 
 import json
@@ -56,14 +56,14 @@ Seconds = Annotated[float, Meta(gt=0)]
 
 
 class Timeouts(Struct, frozen=True):
-    """How many seconds the server waits for a round's first answers (`train`), and for every other one (`message`)."""
+    """Seconds that the server waits for a round's first answers (`train`), and for all others (`message`)."""
 
     train: Seconds = 3600.0
     message: Seconds = 120.0
 
 
 class _Canonical(Struct, frozen=True, kw_only=True):
-    """All of a plan but its sites."""
+    """A plan without its sites."""
 
     method: str
     model: str
@@ -81,7 +81,7 @@ class _Canonical(Struct, frozen=True, kw_only=True):
 
 
 class _Table(_Canonical, frozen=True, kw_only=True):
-    """A plan as it is written in TOML."""
+    """A plan as written in TOML."""
 
     sites: Path
     encoding: Path | None = None
@@ -97,24 +97,24 @@ class FederationPlan:
 
     Attributes:
         method_name: the name of a registered method.
-        model: the name of a built-in model of tables, or the function that makes one, `package.module:function`.
+        model: the name of a built-in model of tables, or a function that makes a model, `package.module:function`.
         directory: the enrolled sites.
         args: the arguments of the method.
         model_args: those of a built-in model.
-        loss: what clients minimise, as Python writes it; empty: what fits the encoding's target, or cross-entropy.
+        loss: what clients minimise, in Python syntax; empty: the loss for the encoding's target, or cross-entropy.
         public: a function that returns public samples `(x, y)`, for methods that need them at the server; empty: random
             rows within the constants of the encoding, as in a simulation, or none.
         seed: decides what may be public, such as the first weights.
-        evaluate_every: sites evaluate the model on their held-out data every `n` rounds and after the last; 0: never.
+        evaluate_every: rounds between evaluations on the sites' held-out data, with one after the last; 0: never.
         min_cohort: the fewest sites with which a round ends and metrics are shown.
-        retries: how many attempts beside one for each round a run may take.
-        records: how many records, or persons, every site has at least, by which noise that sites add for them is
-            sized; 0: not said, which suffices where all draw batches at the same rate.
-        unit: what a method that protects records protects within a site: records, or persons with all of theirs.
+        retries: attempts that a run may take beyond one for each round.
+        records: the least number of records, or persons, of any site, which scales the noise that sites add for them;
+            0: unspecified, which suffices where all draw batches at the same rate.
+        unit: the unit that a method that protects records protects within a site: records, or persons.
         timeouts: how long the server waits.
         encoding: how rows of the sites' tables become inputs and targets; None: sites have samples, not tables.
-        arrangement: what the plan's table for its channel says, such as of an enclave; None: it has none.
-        code: which code of others this party runs for the plan; not a part of what parties agree on.
+        arrangement: the plan's table for its channel, such as an enclave's; None: it has none.
+        code: the third-party code that this party runs for the plan; not part of the digest.
     """
 
     method_name: str
@@ -157,33 +157,33 @@ class FederationPlan:
         return replace(self, code=code)
 
     def trusted(self) -> "FederationPlan":
-        """The same plan, for a party that has read all code that it names and runs it."""
+        """The same plan, for a party that trusts all code that it names."""
         return self.allowing(AllowedCode(dict.fromkeys(self.functions.values(), ""), (self.method_name,)))
 
     @property
     def functions(self) -> dict[str, str]:
-        """The functions of installed packages that the plan names, by what they are."""
+        """The functions of installed packages that the plan names, by their roles."""
         named = {"the model": self.model if self.has_own_model else "", "the public data": self.public}
         return {what: name for what, name in named.items() if name}
 
     @property
     def has_own_model(self) -> bool:
-        """Whether the model is a function of an installed package, and not one of Tacit's own."""
+        """Whether the model is a function of an installed package, not a built-in one."""
         return self.model not in TABLE_MODELS
 
     @property
     def refused_code(self) -> tuple[str, ...]:
-        """What the plan names and this party does not run, as sentences. Imports nothing."""
-        found = (self.code.function_problem(name, what) for what, name in self.functions.items())
-        return tuple(filter(None, (self.code.method_problem(self.method_name), *found)))
+        """The plan's code that this party does not run, as sentences. Imports nothing."""
+        problems = (self.code.function_problem(name, what) for what, name in self.functions.items())
+        return tuple(filter(None, (self.code.method_problem(self.method_name), *problems)))
 
     @property
     def has_readable_method(self) -> bool:
-        """Whether this party may make the plan's method, to say what it does."""
+        """Whether this party may build the plan's method, to describe it."""
         return not self.code.method_problem(self.method_name)
 
     def check_trusted(self, named_in: Path) -> None:
-        """Raise `UserError`, with the option that allows it, if this party does not run all code of the plan."""
+        """Raise `UserError`, which names the option, unless this party runs all code of the plan."""
         if self.refused_code:
             ours = methods.is_ours(self.method_name)
             names = [*self.functions.values(), *([] if ours else [f"the method {self.method_name}"])]
@@ -194,14 +194,14 @@ class FederationPlan:
 
     @cached_property
     def population(self) -> int:
-        """How many sites are enrolled."""
+        """The number of enrolled sites."""
         return len(self.directory.names)
 
     @cached_property
     def canonical(self) -> bytes:
         """The plan as canonical JSON: equal plans have equal bytes, on every machine.
 
-        The encoding is a text in it, because the order of its columns counts.
+        The encoding is a string in it, because the order of its columns matters.
         """
         content = {
             **{name: getattr(self, name) for name in _SAME},
@@ -220,70 +220,70 @@ class FederationPlan:
 
     @classmethod
     def from_canonical(cls, content: Mapping[str, Any]) -> "FederationPlan":
-        """The plan of which this is the canonical form, as plain values."""
+        """The plan with this canonical form, in plain values."""
         tables = arrangements(content)
         expect(content.get("format") == FORMAT, f"format {FORMAT} of a stored plan, got {content.get('format')!r}")
-        own = {key: content[key] for key in content if key not in ("format", "sites", "encoding", *tables)}
+        fields = {key: content[key] for key in content if key not in ("format", "sites", "encoding", *tables)}
         identities = {name: bytes.fromhex(key) for name, key in content["sites"].items()}
         arranged = [kind.from_canonical(content[key]) for key, kind in tables.items()]
         return cls(
             directory=Directory(identities),
             encoding=read_json(content["encoding"].encode(), Encoding, _STORED) if content["encoding"] else None,
             arrangement=_only(arranged),
-            **_arguments(convert(own, _Canonical, _STORED)),
+            **_arguments(convert(fields, _Canonical, _STORED)),
         )
 
     @classmethod
     def with_digest(cls, digest: bytes, content: Mapping[str, Any]) -> "FederationPlan | None":
-        """The plan with this digest, if these plain values are its canonical form; other ones are not interpreted."""
+        """The plan with this digest, if these plain values are its canonical form; others are not interpreted."""
         try:
             same = _digest(_canonical(content)) == digest
-        except ValueError:  # an infinite number, which no plan has
+        except ValueError:  # an infinite number, which a plan cannot have
             same = False
         return cls.from_canonical(content) if same else None
 
     @cached_property
     def digest(self) -> bytes:
-        """32 bytes by which all parties know the plan."""
+        """32 bytes that identify the plan to all parties."""
         return _digest(self.canonical)
 
     @cached_property
     def method(self) -> Method:
-        """The method as sites run it, with its noise; refused with a sentence if it cannot run between them."""
+        """The method as sites run it, with its noise; raises `UserError` if it cannot run between them."""
         if problem := self.code.method_problem(self.method_name):
             raise UserError(problem)
-        made = adapt_to_sites(
+        method = adapt_to_sites(
             methods.make(self.method_name, self.args), self.population, self.min_cohort, self.arrangement
         )
         if self.unit is Unit.PERSON:
-            _check_person_unit(made)
-        if made.terms.protects_records and made.terms.record_bound is None and not self.records:
+            _check_person_unit(method)
+        if method.terms.protects_records and method.terms.record_bound is None and not self.records:
             raise UserError(
-                f"{made.name} draws batches at a rate that depends on the number of a site's {self.unit}s. "
+                f"{method.name} draws batches at a rate that depends on the number of a site's {self.unit}s. "
                 "Give the plan the fewest that any site has, records = …"
             )
         return calibrate_method(
-            made, self.population, ClientUnits((max(self.records, 1),) * self.population, self.unit)
+            method, self.population, ClientUnits((max(self.records, 1),) * self.population, self.unit)
         )
 
     @cached_property
     def channel(self) -> FederatedChannel:
-        """What the method's channel does between sites."""
+        """The federated halves of the method's channel."""
         return channel_of(self.method)
 
     def check_channel(self) -> None:
-        """Raise `UserError` unless the plan arranges what its channel needs beside the method, and nothing else."""
+        """Raise `UserError` unless the plan has its channel's table, if it needs one, and no other."""
         if problem := self.channel.problem(self):
             raise UserError(problem)
 
     @cached_property
     def max_answers(self) -> int:
-        """How many times a site trains under this plan, repeated attempts included."""
+        """How often a site trains under this plan, repeated attempts included."""
         return self.method.rounds + self.retries
 
     @cached_property
     def max_evaluations(self) -> int:
-        """How many times a site evaluates a model under this plan."""
+        """How often a site evaluates a model under this plan."""
         return -(-self.method.rounds // self.evaluate_every) + self.retries if self.evaluate_every else 0
 
     @cached_property
@@ -298,8 +298,8 @@ class FederationPlan:
         return loss
 
     def task_of(self, clients: Population, public: Samples | None = None) -> Task:
-        """The task of one party: the model and the loss, with the data that this party has."""
-        overlap: TestOverlap = "intended" if self.evaluate_every else "coincidental"  # sites evaluate on what they own
+        """The task of one party: the model and the loss, with this party's data."""
+        overlap: TestOverlap = "intended" if self.evaluate_every else "coincidental"  # sites evaluate on their own data
         return Task(
             model=self.make_model,
             clients=clients,
@@ -313,7 +313,7 @@ class FederationPlan:
 
     @cached_property
     def make_model(self) -> Callable[[], nn.Module]:
-        """What makes the model, which an encoding sizes by its inputs and outputs."""
+        """The model's factory; an encoding sets a built-in model's inputs and outputs."""
         if not self.has_own_model:
             return table_model(self.model, self.model_args, self.encoding)
         make = self.code.load(self.model, "the model")
@@ -322,34 +322,34 @@ class FederationPlan:
         return sized_model(make, len(self.encoding.names), self.encoding.known_target.outputs)
 
     def misfits(self, samples: Samples, whose: str) -> Iterator[str]:
-        """Why the model cannot be trained on these samples, a sentence; nothing if it can."""
+        """Why the model cannot be trained on these samples, a sentence; empty if it can."""
         x, y = samples
         if not len(y):
             yield f"Expected samples in {whose}, got none."
             return
         some = torch.tensor([0, int(y.argmax())] if y.ndim == 1 else [0])  # the largest class number is among them
-        made = entry_points.called(self.make_model, self.model)
-        if not isinstance(made, nn.Module):
-            yield f"Expected {self.model} to return a torch.nn.Module, got {type(made).__name__}."
+        model = entry_points.called(self.make_model, self.model)
+        if not isinstance(model, nn.Module):
+            yield f"Expected {self.model} to return a torch.nn.Module, got {type(model).__name__}."
             return
         try:
             with torch.no_grad():
-                made.eval()
-                self.loss_record.per_sample(made(x[some]), y[some])
-        except Exception as error:  # whatever a model does with data of another shape
+                model.eval()
+                self.loss_record.per_sample(model(x[some]), y[some])
+        except Exception as error:  # any failure of a model on data of another shape
             yield (
                 f"The model {self.model} does not fit {whose}, whose inputs have the shape {tuple(x.shape[1:])}: "
                 f"{str(error).splitlines()[0]}. Use the columns and classes that the plan's model expects."
             )
 
     def run_spec(self, randomness: Randomness = "secret") -> RunSpec:
-        """What the server runs: a model, the number of sites, and no data but public ones."""
+        """The server's run: a model, the number of sites, and only public data."""
         public = self._public_samples()
         whose = f"the public data {self.public}" if self.public else "the encoding"
         problems = [] if public is None else [*self.misfits(public, whose)]
         if problems:
             raise DataError(problems[0])
-        made = RunSpec(
+        spec = RunSpec(
             method=self.method,
             task=self.task_of(Population.remote(self.population, public, self.records, self.unit), public),
             seed=self.seed,
@@ -358,37 +358,37 @@ class FederationPlan:
             randomness=randomness,
         )
         try:
-            _ = made.simulation.initial_state
+            _ = spec.simulation.initial_state
         except PublicDataError:
             raise DataError(
                 f"{self.method_name} needs public samples at the server, and the plan has none. Add "
                 'public = "package.module:function", which returns (x, y), or use a method that needs none.'
             ) from None
-        return made
+        return spec
 
     def _public_samples(self) -> Samples | None:
-        """What the plan's function returns; random rows of the encoding, as in a simulation; or none."""
+        """The samples of the plan's function, or random rows of the encoding, as in a simulation, or None."""
         if self.public:
-            made = entry_points.called(self.code.load(self.public, "the public data"), self.public)
-            return check_samples(made, f"the public data {self.public}")
+            samples = entry_points.called(self.code.load(self.public, "the public data"), self.public)
+            return check_samples(samples, f"the public data {self.public}")
         if self.encoding is None:
             return None
         return public_samples(self.encoding, None, Key.from_seed(self.seed, "table"), self.loss_record)
 
 
 def read_plan(path: Path, *, configured: bool = True, trusted: bool = False) -> FederationPlan:
-    """The plan in a file; unknown keys, wrong types and names that do not exist are errors that say what to write.
+    """The plan in a file; errors for unknown keys, wrong types and unknown names say what to write.
 
     Args:
         path: the file.
-        configured: whether what it arranges, such as an enclave, is configured already.
-        trusted: whether the code that it names may be run; reading it runs none.
+        configured: whether its arrangement, such as an enclave, is already configured.
+        trusted: whether the code that it names may run; reading a plan runs none.
     """
     content, folder = load_toml(path), path.parent
     tables = arrangements(content)
-    own = {key: value for key, value in content.items() if key not in tables}
+    fields = {key: value for key, value in content.items() if key not in tables}
     arranged = [kind.read(content[key], path, configured=configured) for key, kind in tables.items()]
-    table = convert(own, _Table, Source(label=str(path)))
+    table = convert(fields, _Table, Source(label=str(path)))
     plan = FederationPlan(
         directory=read_directory(folder / table.sites),
         encoding=None if table.encoding is None else Encoding.read(folder / table.encoding),
@@ -406,7 +406,7 @@ def _only(arranged: Sequence[Arrangement]) -> Arrangement | None:
 
 
 def adapt_to_sites(method: Method, sites: int, least: int = 1, arranged: Arrangement | None = None) -> Method:
-    """The method as this many sites run it; raises `UserError` with a sentence if it cannot run between them.
+    """The method as this many sites run it; raises `UserError` with a sentence if it cannot run.
 
     Example:
         >>> adapted = adapt_to_sites(methods.make("fl-std-dp", {"cohort": 8}), sites=8)

@@ -1,1 +1,1 @@
-"""The server of a federation: rounds, sites that answer or are lost, and what is reported."""
+"""The server of a federation: rounds, the sites' replies and failures, and reports."""

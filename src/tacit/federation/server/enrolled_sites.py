@@ -1,7 +1,7 @@
-"""The enrolled sites as the server knows them: who takes part, who failed and why, and how they are asked.
+"""The enrolled sites as the server sees them: participation, requests, and failures with reasons.
 
-Whatever happens to one of them, the others go on: who is absent, late, silent, malformed or refuses has failed, by
-name. Two failures in a row strike a site out until it connects again.
+One site's failure does not stop the others. A site fails if it is absent, late or silent, refuses, or sends a malformed
+reply. After two failures in a row, it is excluded until it reconnects.
 """
 
 from collections import Counter
@@ -18,7 +18,7 @@ from tacit.federation.plan.plan import FederationPlan
 from tacit.federation.server.round_reports import SiteBytes
 from tacit.federation.transport.endpoints import Failure, Transport
 
-MAX_FAILURES = 2  # failures in a row after which a site is not asked any more
+MAX_FAILURES = 2  # failures in a row that exclude a site
 
 
 class EnrolledSites:
@@ -26,14 +26,14 @@ class EnrolledSites:
 
     Args:
         plan: what is trained.
-        transport: the way to the sites.
+        transport: the server's transport.
         run: random bytes of this start of the server.
-        journal: where to record what is sent, received and refused; None: nowhere.
+        journal: the record of requests, replies and refusals; None: no record.
 
     Attributes:
-        problems: why each site that did not deliver last time did not, by name.
-        excluded: sites that are not asked any more.
-        silent: the numbers of those that send no metrics.
+        problems: why each site failed to deliver last time, by name.
+        excluded: sites that receive no more requests.
+        silent: the numbers of sites that send no metrics.
     """
 
     def __init__(self, plan: FederationPlan, transport: Transport, run: bytes, journal: AuditLog | None) -> None:
@@ -44,16 +44,16 @@ class EnrolledSites:
         self._failures: Counter[str] = Counter()  # in a row
         self._failed: set[str] = set()  # in this round
         self._welcome: set[str] = set()
-        self._declined: set[str] = set()  # they do not take part in this plan
-        self._received: set[int] = set()  # they have what is sent only once
+        self._declined: set[str] = set()  # do not take part in this plan
+        self._received: set[int] = set()  # have the one-time broadcast
 
     # Who takes part
 
     def present(self) -> tuple[str, ...]:
         """The enrolled sites that are connected, take part in this plan, and are not excluded."""
         connected = {name for name in self.transport.sites() if name in self.plan.directory.identities}
-        for gone in [name for name in (*self._welcome, *self._declined, *self.excluded) if name not in connected]:
-            self.readmit(gone)
+        for absent in [name for name in (*self._welcome, *self._declined, *self.excluded) if name not in connected]:
+            self.readmit(absent)
         self._greet(sorted(connected - self._welcome - self._declined - self.excluded))
         return tuple(name for name in self.plan.directory.names if name in self._welcome and name not in self.excluded)
 
@@ -63,14 +63,14 @@ class EnrolledSites:
         return [number for number in cohort if number in present]
 
     def readmit(self, name: str) -> None:
-        """Ask a site again, which has left or registers anew; its failures are forgotten."""
+        """Forget the failures of a site that left or registers anew, and ask it again."""
         self._welcome.discard(name)
         self._declined.discard(name)
         self.excluded.discard(name)
         self._failures.pop(name, None)
 
     def _greet(self, names: Sequence[str]) -> None:
-        """Ask sites that have connected whether they take part in this plan."""
+        """Ask newly connected sites whether they take part in this plan."""
         if not names:
             return
         register = wire.Registration(self.plan.digest, self.run)
@@ -82,7 +82,7 @@ class EnrolledSites:
                 self.problems.pop(name, None)
 
     def ask_refusing(self) -> None:
-        """Ask those again who refused: one of them may have accepted the plan since."""
+        """Ask refusing sites again: one may have accepted the plan since."""
         self._declined.clear()
 
     # Asking
@@ -90,20 +90,20 @@ class EnrolledSites:
     def ask_round(
         self, verb: str, asked: SiteRequest, openings: Mapping[int, bytes], traffic: SiteBytes
     ) -> dict[int, bytes]:
-        """The first message of a round or an evaluation; what is sent only once goes to those who do not have it."""
+        """Send the first message of a round or an evaluation, with the one-time broadcast where it is missing."""
         first = {number: b"" if number in self._received else asked.first for number in openings}
         requests = {n: wire.pack(replace(asked, first=first[n], opening=data)) for n, data in openings.items()}
         traffic.sent_once.update({number: len(content) for number, content in first.items()})
         self.log("asked", verb=verb, round=asked.round + 1, attempt=asked.attempt, sites=self.names([*openings]))
-        found = self._ask(verb, asked.session(verb), requests, self.plan.timeouts.train, traffic)
+        replies = self._ask(verb, asked.session(verb), requests, self.plan.timeouts.train, traffic)
         if verb == TRAIN:
-            self._received = (self._received - set(openings)) | (set(found) if asked.first else set())
-        return found
+            self._received = (self._received - set(openings)) | (set(replies) if asked.first else set())
+        return replies
 
     def ask_further(
         self, verb: str, session: bytes, requests: Mapping[int, bytes], traffic: SiteBytes
     ) -> dict[int, bytes]:
-        """A further request of a channel's protocol, in a conversation or before a round."""
+        """Send a further request of a channel's protocol, in a conversation or before a round."""
         packed = {
             number: wire.pack(wire.Continuation(self.plan.digest, session, request))
             for number, request in requests.items()
@@ -113,10 +113,10 @@ class EnrolledSites:
     def _ask(
         self, verb: str, session: bytes, requests: Mapping[int, bytes], timeout: float, traffic: SiteBytes
     ) -> dict[int, bytes]:
-        """The valid answers of these sites; all others have failed."""
+        """The valid answers of these sites; the other sites failed."""
         names = self.plan.directory.names
         replies = self.transport.ask(verb, {names[number]: data for number, data in requests.items()}, timeout)
-        found: dict[int, bytes] = {}
+        answers: dict[int, bytes] = {}
         for number, request in requests.items():
             traffic.down[number] += len(request)
             reply = replies.get(names[number], Failure("absent"))
@@ -125,23 +125,23 @@ class EnrolledSites:
             if answer is None:
                 self._failed.add(names[number])
             else:
-                found[number] = answer
-        return found
+                answers[number] = answer
+        return answers
 
     def _read(self, verb: str, session: bytes, name: str, reply: bytes | Failure) -> bytes | None:
-        """What a site answers, if it is its own and of this conversation; otherwise why it failed is noted."""
+        """A site's answer, if it is valid in this conversation; else None, with the failure noted."""
         number = self.plan.directory.number(name)
         if isinstance(reply, Failure):
             self._note(name, f"{reply.reason}{f': {reply.text}' if reply.text else ''}")
             return None
         try:
-            found = wire.read_reply(reply, verb, session, number, self.plan.directory.by_number)
+            answer = wire.read_reply(reply, verb, session, number, self.plan.directory.by_number)
         except ProtocolError as error:
             self._note(name, f"malformed: {error}")
             return None
-        if isinstance(found, Answer):
-            return found.body
-        self._note(name, f"refused ({found.code}): {found.text}")
+        if isinstance(answer, Answer):
+            return answer.body
+        self._note(name, f"refused ({answer.code}): {answer.text}")
         if verb == REGISTER:
             self._declined.add(name)
         if verb == EVALUATE:
@@ -149,7 +149,7 @@ class EnrolledSites:
         return None
 
     def fail(self, number: int, why: str) -> None:
-        """Note that what a site sent is not usable."""
+        """Note that a site's message is unusable."""
         name = self.plan.directory.names[number]
         self._note(name, f"malformed: {why}")
         self._failed.add(name)
@@ -160,7 +160,7 @@ class EnrolledSites:
 
     @contextmanager
     def counting_failures(self, cohort: Sequence[int]) -> Iterator[None]:
-        """Count for every site of the cohort whether it failed in this round, also if the round fails."""
+        """Count the failures of the cohort's sites in this round, even if the round fails."""
         self._failed.clear()
         try:
             yield
@@ -173,14 +173,14 @@ class EnrolledSites:
 
     def explanation(self) -> str:
         """Why sites are missing, by name; empty if nothing is known."""
-        known = "; ".join(f"{name}: {why}" for name, why in sorted(self.problems.items()))
-        return f"{known}. " if known else ""
+        reasons = "; ".join(f"{name}: {why}" for name, why in sorted(self.problems.items()))
+        return f"{reasons}. " if reasons else ""
 
     def names(self, numbers: Sequence[int]) -> list[str]:
         """The names of sites by their numbers."""
         return [self.plan.directory.names[number] for number in numbers]
 
     def log(self, event: str, **content: object) -> None:
-        """Record an event, where there is a journal."""
+        """Record an event, if there is a journal."""
         if self.journal is not None:
             self.journal.append(event, **content)

@@ -1,4 +1,4 @@
-"""What a round between sites brought, and its report: the sum, whose it is, and every byte that it took."""
+"""The outcome of a round between sites, and its report: the sum, its contributors, and all bytes."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -13,29 +13,29 @@ from tacit.federation.messages import SiteRequest
 
 @dataclass
 class SiteBytes:
-    """What was sent to sites and received from them, by their numbers."""
+    """Bytes sent to sites and received from them, by site number."""
 
     up: Counter[int] = field(default_factory=Counter)
     down: Counter[int] = field(default_factory=Counter)
     sent_once: Counter[int] = field(default_factory=Counter)
 
     def beyond(self, content: int, asked: SiteRequest, sites: int | None = None) -> Traffic:
-        """The bytes beyond this content of replies, and beyond the broadcast to all of the cohort, or to some sites."""
+        """The bytes beyond the replies' content and the broadcast, to the whole cohort or to `sites` sites."""
         broadcasts = len(asked.frame) * (len(asked.cohort) if sites is None else sites) + self.sent_once.total()
         return Traffic(self.up.total() - content, self.down.total() - broadcasts)
 
 
 @dataclass(frozen=True, eq=False)
 class RoundOutcome:
-    """What a round brought.
+    """The outcome of a round.
 
     Attributes:
         total: the sum.
-        clients: whose messages are in it.
+        clients: its contributors.
         diagnostics: norm, variance and scale of the messages, where the server sees them.
         overhead: bytes that are neither messages nor broadcasts, by phase.
         traffic: all bytes, by site.
-        memory: of the mechanism, as a further party changed it that also added the noise; None: the server adds it.
+        memory: the mechanism's, from a further party that added the noise; None: the server adds the noise.
     """
 
     total: Sum
@@ -66,7 +66,7 @@ def report_of(after: State, cohort: Sequence[int], found: RoundOutcome) -> Repor
 
 
 def with_metrics(report: Report, found: Mapping[str, float], traffic: SiteBytes) -> Report:
-    """The report with metrics, and with the bytes that they took."""
+    """The report with metrics and their bytes."""
     extra = Traffic(traffic.up.total(), traffic.down.total())
     return replace(
         report,

@@ -1,9 +1,9 @@
-"""The server of a federation: rounds as the engine's, with a transport between the halves.
+"""The server of a federation: the engine's rounds, with a transport between the halves.
 
 `FederationServer` is a `RoundSource`: charging, checkpoints, reports and budget stops are those of `tacit.runs`. In a
-round it asks the sites of the cohort that are connected (`EnrolledSites`); who fails is a dropout, by name. It ends
-with those who delivered, if they are as many as plan and channel require, or without a sum; then the next attempt is
-charged anew, at server and sites.
+round it asks the cohort's connected sites (`EnrolledSites`); a site that fails is a dropout. The round releases a sum
+if as many sites delivered as plan and channel require. Otherwise the next attempt is charged anew, at server and
+sites.
 """
 
 import secrets
@@ -42,12 +42,12 @@ from tacit.runs.run import RunSpec
 from tacit.wire import frames
 from tacit.wire.frames import FrameKind
 
-POLL = 0.2  # seconds between two looks at who is connected
+POLL = 0.2  # seconds between checks of the connected sites
 
 
 @dataclass(frozen=True)
 class AttemptKeys:
-    """Keys that derive from a seed, for tests: those of a simulation at the first attempt."""
+    """Keys from a seed, for tests; at the first attempt, those of a simulation."""
 
     seed: int
     attempt: int = 0
@@ -61,18 +61,18 @@ class FederationServer:
 
     Args:
         plan: what is trained.
-        transport: the way to the sites.
-        journal: where to record what is sent, received and refused; None: nowhere.
+        transport: the server's transport.
+        journal: the record of requests, replies and refusals; None: no record.
         randomness: `secret`, or `seeded` in tests, where sites have seeded secrets too.
         sleep: how to wait for sites to connect.
-        connect: makes a connection to a further party that the channel needs; None: as the plan says.
+        connect: connects to the channel's further party; None: as in the plan.
 
     Attributes:
-        run: random bytes of this start of the server, to which all sessions are bound.
-        sites: those of the plan, as this server knows them.
+        run: random bytes of this start of the server, bound into all sessions.
+        sites: the plan's sites, as this server sees them.
     """
 
-    checkpoints_every_round: ClassVar[bool] = True  # repeating a round costs sites another charge
+    checkpoints_every_round: ClassVar[bool] = True  # a repeated round is another charge at sites
 
     def __init__(
         self,
@@ -97,17 +97,17 @@ class FederationServer:
 
     @cached_property
     def run_spec(self) -> RunSpec:
-        """What `tacit.runs` runs, with this server as the source of its rounds."""
+        """The run for `tacit.runs`, with this server as the source of its rounds."""
         return self.plan.run_spec(self._randomness)
 
     # The source of rounds
 
     def keys(self, ratchet: Ratchet | None) -> KeySource:
-        """Fresh keys: a round that is repeated after a crash is another attempt, with other noise and a new charge."""
+        """Fresh keys: a round repeated after a crash is another attempt, with fresh noise and a new charge."""
         return self._new_keys()
 
     def ready(self) -> None:
-        """Wait until enough sites are connected; raises `TooFewClientsError` if they are not in time."""
+        """Wait until enough sites connect; raises `TooFewClientsError` after the timeout."""
         self._channel.validate()
         waited = 0.0
         self.sites.ask_refusing()
@@ -140,7 +140,7 @@ class FederationServer:
                 yield state, replace(report, seconds=time.perf_counter() - began)
 
     def retry(self) -> KeySource | None:
-        """Another attempt, as long as the plan allows one."""
+        """Keys for another attempt, if the plan allows one."""
         if self._retries >= self.plan.retries:
             return None
         self._retries += 1
@@ -167,24 +167,24 @@ class FederationServer:
         drawn = self._channel.draw(state, now)
         cohort = self._cohort(sampled.tolist()) if drawn is None else drawn
         now = replace(now, cohort=len(cohort))
-        sent = broadcast(method, state, now)
-        like = no_messages(method, sent, state, now)
-        found = RoundOutcome(aggregate_messages(method, conversation, state, like, now))
+        view = broadcast(method, state, now)
+        like = no_messages(method, view, state, now)
+        outcome = RoundOutcome(aggregate_messages(method, conversation, state, like, now))
         if cohort:
-            asked = self._request(state, now, sent, cohort)
+            asked = self._request(state, now, view, cohort)
             with self.sites.counting_failures(cohort):
-                found = self._channel.gather(state, now, asked, like, conversation)
+                outcome = self._channel.gather(state, now, asked, like, conversation)
         with single_thread():
-            if found.memory is None:
-                after = finish_round(method, conversation, state, found.total, now)
-            else:  # clipping, noise and the mechanism's next memory are a further party's
-                updated = replace(state, memory={**state.memory, **found.memory})
-                after = apply_release(method, updated, found.total, now)
-        self.sites.log("closed", round=after.round, attempt=self._attempt, delivered=self.sites.names(found.clients))
-        return after, report_of(after, cohort, found)
+            if outcome.memory is None:
+                after = finish_round(method, conversation, state, outcome.total, now)
+            else:  # a further party clipped, added noise and updated the mechanism's memory
+                updated = replace(state, memory={**state.memory, **outcome.memory})
+                after = apply_release(method, updated, outcome.total, now)
+        self.sites.log("closed", round=after.round, attempt=self._attempt, delivered=self.sites.names(outcome.clients))
+        return after, report_of(after, cohort, outcome)
 
     def _cohort(self, sampled: list[int]) -> list[int]:
-        """The sampled sites that are connected; raises if they are too few, nobody if too few were sampled."""
+        """The connected sites among those sampled; raises for too few, empty if too few were sampled."""
         if len(sampled) < self.method.channel.min_cohort:  # ends like a round without clients, as in a simulation
             return []
         cohort = self.sites.present_of(sampled)
@@ -195,7 +195,7 @@ class FederationServer:
         return cohort
 
     def _request(self, state: State, now: Round, sent: Broadcast, cohort: Sequence[int]) -> SiteRequest:
-        """The request of a round, without what is sent only once."""
+        """The request of a round, without the one-time broadcast."""
         return SiteRequest(
             plan=self.plan.digest,
             run=self.run,
@@ -214,7 +214,7 @@ class FederationServer:
         return bool(every) and (done % every == 0 or done == last)
 
     def _evaluate(self, state: State, report: Report) -> Report:
-        """The report with metrics on the held-out data of the sites that send them; none if these are too few."""
+        """The report with metrics on the held-out data of sites that send them; without, if too few do."""
         delivered = [number for number in report.clients if number not in report.rejected]
         cohort = [number for number in self.sites.present_of(delivered) if number not in self.sites.silent]
         if len(cohort) < self.least:
@@ -229,7 +229,7 @@ class FederationServer:
         return with_metrics(report, total.metrics if count >= self.least else {}, traffic)
 
     def _evaluation_round(self, state: State, cohort: int) -> Round:
-        """The round after this state, as the broadcast that is evaluated belongs to it."""
+        """The round after this state, to which the evaluated broadcast belongs."""
         population = self.plan.population
         expected = self.method.sampler.sampling(population, state.round).mean_cohort(population)
         shared = Key.from_seed(self.plan.seed, "shared").child("round", state.round)

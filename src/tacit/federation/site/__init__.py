@@ -1,1 +1,1 @@
-"""A site: its data, its policy, the plans that it has accepted, and its answers."""
+"""A site: its data, its policy, its accepted plans, and its answers."""

@@ -1,7 +1,7 @@
-"""What a site holds of a plan that it has accepted: the client's half, data and model, and what is on its disk.
+"""An accepted plan at a site: the client's half, data and model, and the state on disk.
 
-What must survive a crash is written before anything is answered: the attempts that the site has begun, what the client
-keeps from round to round, and the state of the conversation that it is in.
+Before it answers, a site writes to disk what must survive a crash: the attempts that it has begun, the client state,
+and the state of the current conversation.
 """
 
 import json
@@ -33,23 +33,23 @@ Secrets = Callable[[], ClientKeys]  # the keys of one attempt
 
 
 def fresh_secrets() -> ClientKeys:
-    """New keys of this client from the operating system."""
+    """Fresh keys of this client from the operating system."""
     return ClientKeys(Key.from_entropy(), single=True)
 
 
 def seeded_secrets(seed: int, client: int) -> Secrets:
-    """Keys that derive from a seed, as a simulation's: for tests only, since whoever knows it can subtract noise."""
+    """Keys from a seed, as in a simulation: for tests only, since anyone with the seed can subtract noise."""
     return lambda: RunKeys.from_seed(seed).clients.site(client)
 
 
 @dataclass(frozen=True)
 class SiteProgress:
-    """What a site has answered under a plan.
+    """A site's progress under a plan.
 
     Attributes:
-        answers: how many times it trained and evaluated.
-        begun: of every run of the server, by verb, the last round and attempt that it began.
-        first: the digest of what is sent only once, in hexadecimal, once it was received.
+        answers: how often it trained and evaluated.
+        begun: for each run of the server, by verb, the last round and attempt that it began.
+        first: the digest of the one-time broadcast, in hexadecimal, once received.
     """
 
     answers: dict[str, int]
@@ -57,7 +57,7 @@ class SiteProgress:
     first: HexBytes
 
     def begin(self, verb: str, asked: SiteRequest, limit: int) -> "SiteProgress":
-        """With one more attempt, which must be later than all others of its run; at most `limit` of them."""
+        """Progress with one more attempt, which must be the latest of its run; at most `limit` attempts."""
         count, run = self.answers.get(verb, 0), f"{verb} {asked.run.hex()}"
         if (asked.round, asked.attempt) <= self.begun.get(run, (-1, 0)):
             raise RefusedError("replay", f"Round {asked.round + 1}, attempt {asked.attempt}, was begun before.")
@@ -112,7 +112,7 @@ class AcceptedPlan:
         files.write(self.folder / "progress.json", progress.to_bytes(), private=True)
 
     def memory(self) -> ClientMemory:
-        """What the client keeps from round to round: what is sent only once holds for all runs of the plan."""
+        """The client state; the one-time broadcast holds for all runs of the plan."""
         path = self.folder / "memory"
         if path.exists():
             return ClientMemory.read(files.read(path, limit=frames.MAX_FRAME_BYTES), self.models)
@@ -122,7 +122,7 @@ class AcceptedPlan:
         files.write(self.folder / "memory", memory.pack(), private=True)
 
     def conversation(self) -> tuple[bytes, bytes] | None:
-        """The conversation that the client is in, and its state."""
+        """The client's current conversation, and its state."""
         path = self.folder / "conversation"
         if not path.exists():
             return None
@@ -134,12 +134,12 @@ class AcceptedPlan:
         files.write(self.folder / "conversation", session + state, private=True)
 
     def leave(self) -> None:
-        """Leave the conversation: its state is erased, and it cannot go on."""
+        """Erase the conversation's state, so that it cannot continue."""
         (self.folder / "conversation").unlink(missing_ok=True)
 
     @torch.no_grad()
     def evaluate(self, weights: Tensor, held_out: Samples) -> HeldOut:
-        """The metrics of these weights on held-out samples; of several hypotheses, those of the best one."""
+        """The metrics of these weights on held-out samples; for several hypotheses, the best one's."""
         (x, y), loss, stack = held_out, self.task.loss, []
         with single_thread():
             for each in weights.view(-1, self.layout.dim):

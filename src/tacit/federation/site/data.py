@@ -1,8 +1,7 @@
-"""A site's data: a table that a plan's encoding reads, or samples of a function; whose they are, and what is held out.
+"""A site's data: a table for a plan's encoding, or samples from a function; their persons, and the held-out part.
 
-A table is read by the reader of the simulation and encoded by the plan's encoding, so that a site has bitwise the
-samples that the client of the simulation has. Sentences about what does not fit quote data: they are for the site's
-operator, and never sent.
+The simulation's reader reads a table and the plan's encoding encodes it, so a site has bitwise the samples of the
+simulation's client. Sentences about problems quote data: they are for the site's operator and are never sent.
 """
 
 import math
@@ -31,13 +30,13 @@ from tacit.federation.plan.plan import FederationPlan, check_samples
 from tacit.protocols import crypto
 
 MAX_ENCODED = 1 << 30  # that an encoding may make of a site's rows: 4 GiB
-_RARE = 10  # rows: a category that fewer have can single out a person
+_RARE = 10  # rows: a category with fewer can single out a person
 _MAX_SHOWN = 5  # values in a sentence
 
 
 @dataclass(frozen=True, eq=False)
 class OwnSamples:
-    """All samples of a site, and for each the id of its person; None: that is not known."""
+    """All samples of a site, and the id of each one's person; None: unknown."""
 
     x: Tensor
     y: Tensor
@@ -46,11 +45,11 @@ class OwnSamples:
 
 @dataclass(frozen=True, eq=False)
 class SiteData:
-    """What a site trains on and what it holds out.
+    """A site's training data and held-out data.
 
     Attributes:
-        own: the samples to train on, as those of a population's only client, with its persons if they are known.
-        held_out: the samples on which the model is evaluated; None: none are.
+        own: the samples to train on, as a population's only client, with persons if known.
+        held_out: the samples on which to evaluate the model; None: no evaluation.
     """
 
     own: Population
@@ -58,7 +57,7 @@ class SiteData:
 
     @classmethod
     def of(cls, found: OwnSamples, held_out: Samples | None, what: str) -> "SiteData":
-        """The data of which these samples are trained on."""
+        """The data of a site that trains on these samples."""
         own = Population.of([(found.x, found.y)])
         if found.persons is None:
             return cls(own, held_out)
@@ -71,22 +70,22 @@ class SiteData:
 
     @property
     def unit(self) -> Unit:
-        """What is protected here by a method that protects records: persons, where they are known."""
+        """The unit that a method that protects records protects here: persons, if known."""
         return self.own.unit
 
     @cached_property
     def units(self) -> int:
-        """How many records, or persons, the site trains on."""
+        """The number of records, or persons, in training."""
         return int(self.own.unit_sizes[0])
 
 
 @dataclass(frozen=True, eq=False)
 class TableSource:
-    """A table, of which a plan's encoding makes samples.
+    """A table, from which a plan's encoding makes samples.
 
     Attributes:
         table: the table.
-        person: the column that says which rows are one person's, named by the site and nobody else; empty: none.
+        person: the column of person ids, which only the site can name; empty: none.
     """
 
     table: Table
@@ -94,12 +93,12 @@ class TableSource:
 
     @property
     def summary(self) -> str:
-        """What is there, in words."""
+        """A summary in words."""
         persons = f" of {len(set(self.table.texts(self.person)))} persons" if self.person else ""
         return f"{self.table.rows} rows{persons} with the columns {listed(self.table.columns)}"
 
     def problems(self, plan: FederationPlan) -> Iterator[str]:
-        """Why the data cannot be trained on under this plan, as sentences; nothing if they can."""
+        """Why the data do not suit this plan, as sentences; empty if they do."""
         if plan.encoding is None:
             yield (
                 "This site's data are a table, and the plan does not say how its columns become numbers. Ask for one "
@@ -119,7 +118,7 @@ class TableSource:
             yield f"The plan makes {count} numbers of this site's rows; at most {MAX_ENCODED} are computed."
 
     def remarks(self, plan: FederationPlan) -> Iterator[str]:
-        """What the site's operator should know about the data, as sentences, if there is no problem."""
+        """Remarks on the data for the site's operator, as sentences, if there is no problem."""
         encoding = self._encoding(plan)
         yield from encoding.remarks(self.table)
         for name, values in encoding.categories.items():
@@ -132,20 +131,20 @@ class TableSource:
                 )
 
     def load(self, plan: FederationPlan) -> tuple[OwnSamples, Samples | None]:
-        """All samples, and those that are held out; None: nobody has chosen any."""
+        """All samples, and held-out ones if the source chose any."""
         x, y = self._encoding(plan).samples(self.table, plan.loss_record)
         persons = np.array(self.table.texts(self.person)) if self.person else None
         return OwnSamples(x, y, persons), None
 
     def _encoding(self, plan: FederationPlan) -> Encoding:
-        """The plan's encoding, with the roles that columns have at this site."""
-        assert plan.encoding is not None  # or else it is a problem
+        """The plan's encoding, with this site's roles of columns."""
+        assert plan.encoding is not None  # else `problems` reports it
         return replace(plan.encoding, client="", person=self.person, dropped=())
 
 
 @dataclass(frozen=True, eq=False)
 class SampleSource:
-    """Samples that a function of the site has made: all of them, and those that are held out, if it has chosen any."""
+    """All samples from a function of the site, and held-out ones if it chose any."""
 
     own: OwnSamples
     held_out: Samples | None = None
@@ -172,22 +171,22 @@ SiteSource = TableSource | SampleSource  # where a site's samples come from
 
 
 def read_source(data: str, folder: Path, person: str) -> SiteSource:
-    """What a site's file names: a function of an installed package, or a table in its folder."""
+    """The source in a site's file: a function of an installed package, or a table in its folder."""
     if not entry_points.is_name(data):
         return TableSource(read_table(folder / data), person)
-    found = entry_points.call(data, "the data")
-    if is_frame(found) or isinstance(found, Mapping):
-        return TableSource(read_table(found, data), person)
+    result = entry_points.call(data, "the data")
+    if is_frame(result) or isinstance(result, Mapping):
+        return TableSource(read_table(result, data), person)
     if person:
         raise DataError(
             f"Expected person only with a table, whose column it names, got {person!r} with the function {data}, "
             "which returns samples. Let it return (x, y, persons), and leave person out."
         )
-    return read_returned(found, data)
+    return read_returned(result, data)
 
 
 def read_returned(found: object, what: str) -> SampleSource:
-    """What a function returned: `(x, y)` or `(x, y, persons)`, or such samples and a pair `(x, y)` that is held out."""
+    """The source from a function's result: `(x, y)` or `(x, y, persons)`, or such samples and a held-out `(x, y)`."""
     match found:
         case (tuple() as train, tuple() as held_out):
             return SampleSource(_own(train, what), check_samples(held_out, what))
@@ -203,9 +202,9 @@ def _own(found: tuple[Any, ...], what: str) -> OwnSamples:
 
 
 def hold_out(found: OwnSamples, fraction: float, identity: bytes, what: str) -> SiteData:
-    """Hold a fraction of the records, or of the persons with all of their records, out.
+    """Hold out a fraction of the records, or of the persons with all of their records.
 
-    The split is the same whenever the site starts, and unknown to everybody else: by a key that only the site has.
+    The split follows from the site's secret key: the same at each start, and unknown to everybody else.
     """
     ids, size = found.persons, len(found.y)
     numbers = torch.arange(size) if ids is None else number_persons([ids], [what], [size])[0]

@@ -2,15 +2,15 @@
 
 ::
 
-    site.toml                 what the site has and allows
+    site.toml                 the site's data and policy
     identity.key              its secret identity, readable by its user only
     directory.toml            everybody's public keys, pinned out of band
     state/
-      log.jsonl               what it received, answered, charged and refused
-      ledger.db               what has been spent on these data
+      log.jsonl               requests, answers, charges and refusals
+      ledger.db               the privacy spent on these data
       last-error.txt          the last unexpected error, for the site's operator: it may quote data
-      reviews/<plan>.json     plans that were accepted or refused, each signed by the site
-      runs/<plan>/            what it keeps between messages of a plan, private
+      reviews/<plan>.json     accepted and refused plans, each signed by the site
+      runs/<plan>/            private state between messages of a plan
 """
 
 import json
@@ -78,7 +78,7 @@ class SiteTable(Struct, frozen=True):
 
 
 class Verdict(Struct, frozen=True):
-    """A review as it is stored: the plan, whether it was accepted, and the site's signature over both."""
+    """A stored verdict: the plan, whether it was accepted, and the site's signature over both."""
 
     plan: str
     accepted: bool
@@ -95,7 +95,7 @@ class _Reviewed(Struct, frozen=True):
 
 @dataclass(frozen=True)
 class SiteFiles:
-    """A site's file, and what it refers to.
+    """A site's file and folder.
 
     Attributes:
         path: the file.
@@ -119,7 +119,7 @@ class SiteFiles:
 
     @property
     def has_ledger(self) -> bool:
-        """Whether anything was charged; a file that a crash left empty is not a ledger yet."""
+        """Whether there are charges; an empty file after a crash is not a ledger yet."""
         return self.ledger.exists() and self.ledger.stat().st_size > 0
 
     @property
@@ -150,24 +150,24 @@ class SiteFiles:
         return self.directory.number(self.name)
 
     def journal(self) -> AuditLog:
-        """The site's log, to be written."""
+        """The site's log, open for writing."""
         return AuditLog(self.log)
 
     def note_error(self, error: Exception) -> None:
-        """Keep the last unexpected error at the site, where its operator can read it; it may quote data."""
+        """Store the last unexpected error for the site's operator; it may quote data."""
         text = "".join(traceback.format_exception(error))
         with suppress(StorageError):
             files.make_private(self.state)
             files.write(self.state / "last-error.txt", text.encode("utf-8", "replace"), private=True)
 
     def folder_of(self, plan: bytes) -> Path:
-        """Where the site keeps what belongs to a plan."""
+        """The folder of the site's state under a plan."""
         folder = self.state / "runs" / plan.hex()[:32]
         files.make_private(folder)
         return folder
 
     def charges(self) -> "list[tuple[str, Charge]]":
-        """What the site's ledger holds, each charge with the name of its run."""
+        """The charges in the site's ledger, each with the name of its run."""
         from tacit.privacy.ledger import Ledger
 
         if not self.has_ledger:
@@ -176,28 +176,28 @@ class SiteFiles:
             return [(entry.run, entry.charge) for entry in ledger.entries]
 
     def review(self, plan: FederationPlan) -> Review:
-        """What a plan would cost and reveal here; a plan for another directory is refused.
+        """Review a plan's cost and disclosures here; refuse a plan for another directory.
 
-        Code that the plan names and the policy does not allow is not imported.
+        The plan's code is imported only if the policy allows it.
         """
         plan = plan.allowing(self.allow.code)
         problems = tuple(self.source.problems(plan))
-        known = plan.has_readable_method and not problems and plan.method.terms.protects_records
-        data = self.load_data(plan) if known else None
-        found = review(plan, self.allow, self.charges(), 0 if data is None else data.units)
+        needs_data = plan.has_readable_method and not problems and plan.method.terms.protects_records
+        data = self.load_data(plan) if needs_data else None
+        result = review(plan, self.allow, self.charges(), 0 if data is None else data.units)
         others = [] if data is None else [*self.unit_objections(plan, data.unit)]
         if plan.directory != self.directory:
             others.insert(0, "The plan's sites and keys are not those of this site's pinned directory.")
-        found = replace(found, objections=(*others, *found.objections), problems=problems)
+        result = replace(result, objections=(*others, *result.objections), problems=problems)
         if not problems:
-            found = replace(found, remarks=tuple(self.source.remarks(plan)))
-        if found.accepted:  # only code that is allowed is called
+            result = replace(result, remarks=tuple(self.source.remarks(plan)))
+        if result.accepted:  # so all of its code is allowed
             train = (data or self.load_data(plan)).train
-            found = replace(found, problems=tuple(plan.misfits(train, "this site's data")))
-        return found
+            result = replace(result, problems=tuple(plan.misfits(train, "this site's data")))
+        return result
 
     def unit_objections(self, plan: FederationPlan, unit: Unit) -> Iterator[str]:
-        """That the plan protects another unit within the site than its data have, or than its ledger has charged."""
+        """Objections to a plan whose unit differs from that of the site's data or of its ledger."""
         yield from unit_objections(plan, unit)
         charged = (charge.unit for _, charge in self.charges())
         other = next((unit for unit in charged if unit.within_client and unit is not plan.unit), None)
@@ -222,35 +222,35 @@ class SiteFiles:
         return verdict
 
     def verdict(self, plan: bytes) -> Verdict | None:
-        """The site's verdict on the plan with this digest, if it has reviewed it and signed what is stored."""
+        """The site's verdict on the plan with this digest, if there is one; raises if its signature is invalid."""
         path = self._review_file(plan)
         if not path.exists():
             return None
-        found = read_json(files.read(path), Verdict, Source(label=str(path), closed=False))
-        statement = _verdict_statement(plan, accepted=found.accepted)
+        verdict = read_json(files.read(path), Verdict, Source(label=str(path), closed=False))
+        statement = _verdict_statement(plan, accepted=verdict.accepted)
         try:
-            crypto.verify(crypto.public_identity(self.identity), bytes.fromhex(found.signature), statement)
+            crypto.verify(crypto.public_identity(self.identity), bytes.fromhex(verdict.signature), statement)
         except (ProtocolError, ValueError):
             raise UserError(f"{path} is not signed by this site. Review the plan again.") from None
-        return found if found.plan == plan.hex() else None
+        return verdict if verdict.plan == plan.hex() else None
 
     def accepted_plan(self, plan: bytes) -> FederationPlan | None:
-        """The plan with this digest, if this site has accepted it; it runs what the site's policy allows now."""
+        """The plan with this digest, if this site accepted it, with the code that its policy now allows."""
         verdict = self.verdict(plan)
         if verdict is None or not verdict.accepted:
             return None
         path = self._review_file(plan)
         stored = read_json(files.read(path), _Reviewed, Source(label=str(path), closed=False))
-        found = FederationPlan.with_digest(plan, stored.content)
-        return None if found is None else found.allowing(self.allow.code)
+        candidate = FederationPlan.with_digest(plan, stored.content)
+        return None if candidate is None else candidate.allowing(self.allow.code)
 
     @cached_property
     def source(self) -> SiteSource:
-        """Where the site's samples come from, as it is when it is first read."""
+        """The source of the site's samples, read once."""
         return read_source(self.table.data, self.path.parent, self.table.person)
 
     def load_data(self, plan: FederationPlan) -> SiteData:
-        """What the site trains on under a plan, and what it holds out; raises `DataError` if they do not fit it."""
+        """The site's training and held-out data under a plan; raises `DataError` if they do not fit it."""
         problems = [*self.source.problems(plan)]
         if problems:
             raise DataError(" ".join(problems))
@@ -260,7 +260,7 @@ class SiteFiles:
         return SiteData.of(own, held_out, self.table.data)
 
     def problems(self) -> Iterator[str]:
-        """Which accepted plans the data do not fit, and why, as sentences: they may have changed since."""
+        """Accepted plans that the data no longer fit, with reasons, as sentences."""
         for path in sorted((self.state / "reviews").glob("*.json")):
             digest = bytes.fromhex(read_json(files.read(path), Verdict, Source(label=str(path), closed=False)).plan)
             plan = self.accepted_plan(digest)
@@ -272,7 +272,7 @@ class SiteFiles:
 
 
 def read_site(path: Path) -> SiteFiles:
-    """The site that a file describes; unknown keys and wrong types are errors that say what to write."""
+    """The site in a file; errors for unknown keys and wrong types say what to write."""
     return SiteFiles(path, read_toml(path, SiteTable))
 
 

@@ -1,7 +1,7 @@
-"""What a site allows, and what a plan would cost and reveal there.
+"""A site's policy, and a plan's cost and disclosures there.
 
-A site decides for itself: the server's accounting is not asked. What is charged is the cost against the server, which
-knows who takes part, so that the sampling of clients amplifies nothing.
+A site does its own privacy accounting, without the server's. It charges the cost against the server, which knows who
+takes part, so the sampling of clients amplifies nothing.
 """
 
 import math
@@ -31,16 +31,16 @@ class SitePolicy(Struct, frozen=True):
     """The table `allow` of a site's file.
 
     Attributes:
-        methods: names of the methods that may be run.
+        methods: names of the methods that may run.
         models: functions that make models, and the pin of their installed code.
         channels: `plain`, `secure-sum/semi_honest`, `secure-sum/active_server`, `enclave`.
         epsilon: ε of all plans together, against the server; `inf` allows methods without a proved (ε, δ) guarantee.
         delta: δ of all plans together.
         min_cohort: the fewest sites in a sum or a metric.
-        metrics: how metrics on the site's held-out data may be sent: not at all, only in a secure sum, or in the clear.
+        metrics: how the site may send metrics on its held-out data: never, only in a secure sum, or in the clear.
         trust_server: whether the server may see this site's messages without noise and add it itself.
-        columns: those of the site's table that plans may read; None: all but the one that names persons.
-        attestation: which enclaves this site accepts, an `AttestationPolicy` in plain values; by default none.
+        columns: the columns of the site's table that plans may read; None: all but that of person ids.
+        attestation: the enclaves that this site accepts, an `AttestationPolicy` in plain values; by default none.
     """
 
     methods: tuple[str, ...]
@@ -67,30 +67,30 @@ class SitePolicy(Struct, frozen=True):
 
     @property
     def budget(self) -> Budget | None:
-        """The budget of the site's ledger; None: none is kept."""
+        """The budget of the site's ledger; None: no ledger."""
         return Budget(self.epsilon, self.delta) if math.isfinite(self.epsilon) else None
 
     @property
     def code(self) -> AllowedCode:
-        """The code of others that the site runs for a plan."""
+        """The third-party code that the site runs for a plan."""
         return AllowedCode(self.models, self.methods)
 
     def allows_metrics(self, channel: FederatedChannel) -> bool:
-        """Whether metrics may be sent through this channel."""
+        """Whether the site may send metrics through this channel."""
         return self.metrics == "plain" or (self.metrics == "secure-sum" and channel.sums_metrics)
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What a plan's rounds cost a participant.
+    """The cost of a plan's rounds to a participant.
 
     Attributes:
-        epsilon: ε of all of the plan's rounds against the server, at the policy's δ; infinite: nothing is proved.
-        used: ε that earlier plans have used at the same δ.
+        epsilon: ε of all of the plan's rounds against the server, at the policy's δ; infinite: no proof.
+        used: ε of earlier plans at the same δ.
         total: ε of both together.
-        within: where the unit is the client, the ε of a single record of it, of both together; otherwise 0.
-        unit: whose data this ε is about: records or persons, as soon as one of the plans protects them.
-        reason: why nothing is proved; empty if something is.
+        within: where the unit is the client, the ε of one of its records, for both together; otherwise 0.
+        unit: the unit of this ε: records or persons, as soon as one of the plans protects them.
+        reason: why there is no proof; empty: there is one.
         mixed: whether not all plans protect the same unit.
     """
 
@@ -104,23 +104,23 @@ class Cost:
 
     @classmethod
     def unbounded(cls, unit: Unit, reason: str, used: float = 0.0) -> "Cost":
-        """That nothing is proved, and why."""
+        """An infinite ε, with a reason."""
         return cls(math.inf, used, math.inf, 0.0, unit, reason)
 
 
 @dataclass(frozen=True)
 class Review:
-    """What a plan would cost and reveal at a site, and what the site's policy objects to.
+    """A plan's cost and disclosures at a site, and the objections of the site's policy.
 
     Attributes:
         plan: the plan's digest.
-        objections: what the policy refuses, as sentences; empty: the plan is within it.
+        objections: the policy's objections, as sentences; empty: the plan is within it.
         cost: in ε, together with earlier plans.
-        rounds: how many rounds are planned; 0: not known, because the method is not run here.
+        rounds: the number of planned rounds; 0: unknown, because the method may not run here.
         reveals: who learns what, as sentences.
         reads: how the plan reads the columns of the site's table, as sentences.
-        problems: why it cannot be trained on the site's data, as sentences; they may quote data, as `remarks` do.
-        remarks: what is lost or stands out when they are encoded, as sentences.
+        problems: why the site's data do not fit, as sentences; they may quote data, as `remarks` do.
+        remarks: losses and rare values in the encoding of the data, as sentences.
     """
 
     plan: bytes
@@ -138,7 +138,7 @@ class Review:
 
     @property
     def refusal(self) -> str:
-        """What of the site refuses the plan, in words."""
+        """What refuses the plan at the site, in words."""
         return "policy refuses the plan" if self.objections else "data do not fit the plan"
 
 
@@ -148,31 +148,31 @@ def review(
     """Review a plan.
 
     Args:
-        plan: what is to be trained.
+        plan: the plan.
         allow: the site's policy.
-        earlier: what the site's ledger holds so far, each charge with the name of its run.
-        samples: how many records, or persons, the site has; 0: as many as the plan says.
+        earlier: the charges in the site's ledger so far, each with the name of its run.
+        samples: the site's number of records, or persons; 0: the plan's number.
     """
     plan = plan.allowing(allow.code)
-    known = plan.has_readable_method
+    readable = plan.has_readable_method
     unread = "its method is code of another package that this site does not allow, and was not run"
     cost = Cost.unbounded(Unit.CLIENT, unread)
-    if known:
+    if readable:
         cost = cost_of(plan, earlier, allow.delta, samples or plan.records)
     return Review(
         plan=plan.digest,
         objections=(*objections(plan, allow), *over_budget(plan, allow, cost)),
         cost=cost,
-        rounds=plan.method.rounds if known else 0,
-        reveals=tuple(reveals(plan, allow)) if known else (),
+        rounds=plan.method.rounds if readable else 0,
+        reveals=tuple(reveals(plan, allow)) if readable else (),
         reads=tuple(columns_read(plan.encoding)),
     )
 
 
 def cost_of(plan: FederationPlan, earlier: "Sequence[tuple[str, Charge]]", delta: float, samples: int = 1) -> Cost:
-    """The cost of all of a plan's rounds, for a site with that many records, or persons, that takes part in each.
+    """The cost of all of a plan's rounds, for a site with `samples` records or persons that takes part in each.
 
-    What plans that protect clients release is charged to records and persons, too, at twice its distance.
+    Releases of plans that protect clients are charged to records and persons, too, at twice the distance.
     """
     from tacit.privacy.accountants import default_accountant
     from tacit.privacy.ledger_accounts import LedgerAccounts
@@ -191,10 +191,9 @@ def cost_of(plan: FederationPlan, earlier: "Sequence[tuple[str, Charge]]", delta
 
 
 def charged(plan: FederationPlan, index: int, samples: int) -> "Charge | None":
-    """What a round releases of a participant, for the server, which knows that it takes part; None: it is unbounded.
+    """A round's charge to a participant, against the server, which knows that it takes part; None: unbounded.
 
-    Of its records, where the method protects them: the site draws its batches with secret coins, which amplifies
-    against the server too.
+    Where the method protects records, the charge is to them: the site's secret batches amplify against the server too.
     """
     from tacit.privacy.unit_accounting import Charge
 
@@ -208,12 +207,12 @@ def charged(plan: FederationPlan, index: int, samples: int) -> "Charge | None":
 
 
 def unit_of(plan: FederationPlan) -> Unit:
-    """Whose presence is charged: that of a record or a person where records are protected, or else of the client."""
+    """The unit of charges: the record or the person where records are protected, or else the client."""
     return plan.unit if plan.method.terms.protects_records else Unit.CLIENT
 
 
 def reason_unbounded(method: Method) -> str:
-    """Why a participant's ε is not bounded, in words; empty if it is."""
+    """Why a participant's ε is unbounded, in words; empty if it is bounded."""
     price = method.terms.prices[Unit.RECORD if method.terms.protects_records else Unit.CLIENT]
     if price.leakage is not None and not price.reason:
         return "it is accounted as d-privacy, which is not an ε of (ε, δ)"
@@ -221,7 +220,7 @@ def reason_unbounded(method: Method) -> str:
 
 
 def over_budget(plan: FederationPlan, allow: SitePolicy, cost: Cost) -> Iterator[str]:
-    """That the plan costs more than the policy allows, in a sentence; every round is checked again as it is charged."""
+    """A sentence if the plan exceeds the policy's budget; each round's charge is checked again."""
     if not cost.reason and cost.total > allow.epsilon:
         earlier = f", together with ε = {cost.used:.3g} of earlier plans" if cost.used else ""
         why = (
@@ -234,9 +233,9 @@ def over_budget(plan: FederationPlan, allow: SitePolicy, cost: Cost) -> Iterator
 
 
 def objections(plan: FederationPlan, allow: SitePolicy) -> Iterator[str]:
-    """What the policy objects to whatever was spent before, as sentences.
+    """The policy's objections regardless of earlier spending, as sentences.
 
-    What the plan names comes first: code of others that the policy does not allow is not imported to find out more.
+    Names come first: third-party code that the policy does not allow is not imported for further checks.
     """
     if plan.method_name not in allow.methods:
         yield f"The method {plan.method_name} is not among those that this site allows: {', '.join(allow.methods)}."
@@ -252,7 +251,7 @@ def objections(plan: FederationPlan, allow: SitePolicy) -> Iterator[str]:
 
 
 def _method_objections(plan: FederationPlan, allow: SitePolicy) -> Iterator[str]:
-    """What the policy objects to in what the plan's method does, as sentences."""
+    """The policy's objections to the plan's method, as sentences."""
     method = plan.method
     unbounded = reason_unbounded(method)
     channel = plan.channel
@@ -273,11 +272,11 @@ def _method_objections(plan: FederationPlan, allow: SitePolicy) -> Iterator[str]
 
 
 def unit_objections(plan: FederationPlan, known: Unit) -> Iterator[str]:
-    """That a plan protects records where a site knows persons, or the other way round; `known`: what the site does.
+    """Objections if a plan protects records and the site knows persons, or vice versa; `known`: the site's unit.
 
-    A site that knows persons does not take part as if it did not: those with several records would be protected less
-    than the site expects. Nor does it protect persons where the plan says records: if a record is removed, the clipped
-    mean of its person's gradients moves by up to twice the bound, so that the plan's ε for records would be wrong.
+    A site that knows persons must not ignore them: a person with several records would be protected less than the site
+    expects. Nor may it protect persons where the plan declares records: removing a record moves the clipped mean of its
+    person's gradients by up to twice the bound, so the plan's ε for records would be wrong.
     """
     if not plan.method.terms.protects_records or plan.unit is known:
         return
@@ -306,7 +305,7 @@ def reveals(plan: FederationPlan, allow: SitePolicy | None = None) -> Iterator[s
 
 
 def few_sites_warning(plan: FederationPlan) -> str:
-    """What the unit of privacy is worth at this number of sites, in a sentence."""
+    """The strength of the unit of privacy at this number of sites, a sentence."""
     sites, unit = plan.population, unit_of(plan)
     if reason_unbounded(plan.method) or unit.within_client or sites >= FEW_CLIENTS:
         return ""

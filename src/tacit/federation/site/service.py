@@ -1,15 +1,15 @@
 """A site: the process that plays one client, with its own data, secrets, policy and ledger. It trusts nobody.
 
-`Site.handle(verb, request)` maps bytes to bytes and never raises for what came from outside: what is not safe to answer
-becomes a signed refusal. A round at a site::
+`Site.handle(verb, request)` maps bytes to bytes and never raises because of a request: it answers an unsafe one with a
+signed refusal. A round at a site::
 
     read ─► is the plan accepted and within the policy, and does the whole request fit it? ─► is this attempt new?
          ─► note the attempt (durable) ─► charge the site's own ledger (durable) ─► train, with fresh secrets
          ─► store the state (durable) ─► answer
 
-A request that does not fit is refused before it is noted or charged: nothing was drawn for it, so that the same attempt
-may still be asked for properly. A crash anywhere later leaves an attempt that can never be answered again. The server
-then starts another one, which is charged again and draws fresh noise: of what was lost, nothing was sent.
+An invalid request is refused before it is noted or charged: nothing was drawn for it, so a valid request for the same
+attempt may follow. After a later crash, the site never answers that attempt again. The server then starts another one,
+which is charged again and draws fresh noise: nothing of the lost attempt was sent.
 """
 
 import secrets
@@ -59,7 +59,7 @@ class Site:
 
     Args:
         files: the site's file and folder.
-        keys: where the keys of every attempt come from: the operating system, everywhere but in tests.
+        keys: the source of each attempt's keys: the operating system, except in tests.
     """
 
     def __init__(self, files: SiteFiles, keys: Secrets = fresh_secrets) -> None:
@@ -67,18 +67,18 @@ class Site:
         self.name, self.number = files.name, files.number
         self.journal = files.journal()
         self._plans: dict[bytes, AcceptedPlan] = {}
-        self._lock = threading.Lock()  # one request at a time, however many threads a transport has
+        self._lock = threading.Lock()  # one request at a time, whatever the transport's threads
         self._answered = b""  # the last request of a conversation
-        self.registration = secrets.token_bytes(16)  # new whenever the process starts
+        self.registration = secrets.token_bytes(16)  # new at each start of the process
         self.journal.append("started", site=self.name)
 
     @classmethod
     def open(cls, path: Path, keys: Secrets = fresh_secrets) -> "Site":
-        """The site that a file describes."""
+        """The site of a file."""
         return cls(read_site(path), keys)
 
     def handle(self, verb: str, request: bytes) -> bytes:
-        """The site's signed reply to a request: an answer, or a refusal. It never raises for what came from outside."""
+        """The site's signed reply to a request, an answer or a refusal; a request never makes it raise."""
         with self._lock:
             return self._handle(verb, request)
 
@@ -95,7 +95,7 @@ class Site:
         return wire.pack(wire.signed(verb, wire.Answer(self.number, session, body), self.files.identity))
 
     def _read(self, verb: str, request: bytes) -> tuple[bytes, Callable[[], bytes]]:
-        """The conversation that a request belongs to, and what to do."""
+        """A request's conversation, and the action to take."""
         if verb == REGISTER:
             register = wire.read_request(request, wire.Registration)
             return register.session, lambda: self._register(register)
@@ -132,11 +132,11 @@ class Site:
         now = half.round(asked.round, len(asked.cohort), asked.attempt - 1)
         self._charge(plan, asked, now)
         with single_thread():
-            found, memory = half.messages(parts, plan.wave, plan.memory(), now)
+            messages, memory = half.messages(parts, plan.wave, plan.memory(), now)
         self._keep(plan, progress, asked, memory)
-        self._check_finite(plan, found)
+        self._check_finite(plan, messages)
         self.journal.append("trained", **_round_of(asked))
-        return self._send(plan, asked.session(TRAIN), asked.opening, lambda: plan.channel.reply(asked, found, now))
+        return self._send(plan, asked.session(TRAIN), asked.opening, lambda: plan.channel.reply(asked, messages, now))
 
     def _evaluate(self, asked: SiteRequest) -> bytes:
         plan = self._accepted(asked.plan)
@@ -145,7 +145,7 @@ class Site:
         if plan.data.held_out is None:
             raise RefusedError("policy", "This site holds no samples out.")
         view = _view(plan, self._check(plan, asked, EVALUATE), _round(plan, asked))
-        plan.channel.check_evaluation(asked)  # else it is refused here
+        plan.channel.check_evaluation(asked)  # refuse before noting it
         self._begin(plan, asked, EVALUATE)
         vector = plan.evaluate(view.weights, plan.data.held_out).to_vector()
         self.journal.append("evaluated", plan=asked.plan.hex(), round=asked.round, attempt=asked.attempt)
@@ -155,12 +155,12 @@ class Site:
 
     def _continue(self, further: wire.Continuation) -> bytes:
         plan = self._accepted(further.plan)
-        found = plan.conversation()
-        if found is None or found[0] != further.session:
+        conversation = plan.conversation()
+        if conversation is None or conversation[0] != further.session:
             raise RefusedError("replay", "This site is in no such conversation: it has ended, or was never begun.")
         if self._answered == further.request:
             raise RefusedError("replay", "This request was answered before.")
-        session, state = found
+        session, state = conversation
         return self._send(plan, session, further.request, lambda: plan.channel.further(state, further.request))
 
     def _prepare(self, further: wire.Continuation) -> bytes:
@@ -171,7 +171,7 @@ class Site:
         return reply
 
     def _send(self, plan: AcceptedPlan, session: bytes, request: bytes, answer: Callable[[], SiteReply]) -> bytes:
-        """A step of the channel's protocol; a request that is not safe to answer ends its conversation here."""
+        """A step of the channel's protocol; an unsafe request ends its conversation."""
         try:
             reply = answer()
         except ProtocolError:
@@ -182,10 +182,10 @@ class Site:
             self._answered = request
         return reply.body
 
-    # What a request must satisfy
+    # Checks of a request
 
     def _accepted(self, digest: bytes) -> AcceptedPlan:
-        """The plan with this digest, which the site has accepted and whose policy still allows it."""
+        """The plan with this digest, if the site accepted it and its policy still allows it."""
         verdict = self.files.verdict(digest)
         if verdict is None or not verdict.accepted:
             raise RefusedError("plan", f"This site has not accepted the plan {digest.hex()[:16]}.")
@@ -200,7 +200,7 @@ class Site:
         return self._plans[digest]
 
     def _data(self, plan: FederationPlan) -> SiteData:
-        """What the site trains on under a plan; why it does not fit may quote data, and stays here."""
+        """The site's data under a plan; an error may quote data, and is not sent."""
         try:
             return self.files.load_data(plan)
         except DataError as error:
@@ -208,7 +208,7 @@ class Site:
             raise RefusedError("data", "This site's data do not fit the plan. Its operator has to look.") from None
 
     def _check(self, plan: AcceptedPlan, asked: SiteRequest, verb: str) -> Parts:
-        """The broadcast's parts, if the request is one that an honest server would send now."""
+        """The broadcast's parts, if an honest server could send this request now."""
         cohort, least = asked.cohort, max(self.files.allow.min_cohort, plan.plan.min_cohort)
         if list(cohort) != sorted(set(cohort)) or cohort[-1] >= plan.plan.population or self.number not in cohort:
             raise RefusedError("malformed", "Expected a cohort of enrolled sites that includes this one.")
@@ -220,7 +220,7 @@ class Site:
         _check_size(plan, asked)
         frame = frames.unpack(asked.frame, FrameKind.VIEW)
         first = frames.unpack(asked.first, FrameKind.VIEW).parts if asked.first else {}
-        if frame.parts.keys() & first.keys():  # else it could replace one site's model
+        if frame.parts.keys() & first.keys():  # it could replace one site's model
             raise RefusedError("malformed", "What is sent once must not replace what is sent in every round.")
         if (frame.round, frame.cohort) != (asked.round, len(cohort)):
             raise RefusedError("malformed", "The broadcast is of another round or cohort than the request.")
@@ -233,13 +233,13 @@ class Site:
         return {**frame.parts, **first}
 
     def _check_fits(self, plan: AcceptedPlan, asked: SiteRequest, parts: Parts) -> None:
-        """Raise unless the site could answer this: nothing is noted, charged or drawn, and no data are looked at."""
+        """Raise unless the site could answer this, without notes, charges, draws or access to data."""
         now = _round(plan, asked)
         like = empty_messages(plan.method, _view(plan, parts, now), plan.layout.shapes, now)
         plan.channel.validate(asked, like, now)
 
     def _begin(self, plan: AcceptedPlan, asked: SiteRequest, verb: str) -> SiteProgress:
-        """Note the attempt, durably, so that it is never answered again, and leave the conversation before it."""
+        """Note the attempt durably, so it is never answered again, and leave any earlier conversation."""
         limit = plan.plan.max_evaluations
         if verb == TRAIN:
             most = plan.method.terms.max_participations(plan.layout.dim)
@@ -250,7 +250,7 @@ class Site:
         return begun
 
     def _charge(self, plan: AcceptedPlan, asked: SiteRequest, now: ClientRound) -> None:
-        """Charge the attempt to the site's own ledger, before any noise is drawn."""
+        """Charge the attempt to the site's own ledger, before drawing noise."""
         budget = self.files.allow.budget
         if budget is None:
             return
@@ -269,14 +269,14 @@ class Site:
         self.journal.append("charged", **_round_of(asked), unit=unit_of(plan.plan).value, epsilon=round(used, 6))
 
     def _keep(self, plan: AcceptedPlan, progress: SiteProgress, asked: SiteRequest, memory: ClientMemory) -> None:
-        """Store what the client keeps, and what it has received that is sent only once."""
+        """Store the client state and the digest of the one-time broadcast."""
         if memory.mask is not None or asked.first:
             plan.keep(memory)
         if progress.first != asked.first_digest.hex():
             plan.note(replace(progress, first=asked.first_digest.hex()))
 
     def _check_finite(self, plan: AcceptedPlan, found: Messages) -> None:
-        """Refuse to send a row that the server would reject."""
+        """Raise for a row that the server would reject."""
         kept, _ = reject_unusable(found, plan.method.max_norm(found.rows.dim))
         if kept.rows.count == 0:
             raise RefusedError("training", "The update is not finite, or longer than the method accepts.")
@@ -294,12 +294,12 @@ def _round(plan: AcceptedPlan, asked: SiteRequest) -> ClientRound:
 
 
 def _view(plan: AcceptedPlan, parts: Parts, now: ClientRound) -> View:
-    """What the site makes of a broadcast; raises `WireError` unless it is one of the plan's method."""
+    """The site's view of a broadcast; raises `WireError` unless it suits the plan's method."""
     return read_broadcast(plan.method, parts, plan.memory(), now)[0]
 
 
 def _check_size(plan: AcceptedPlan, asked: SiteRequest) -> None:
-    """Refuse a broadcast that is longer than any of the plan's models, before it is unpacked."""
+    """Refuse a broadcast longer than any of the plan's models, before unpacking it."""
     most = SLACK + BYTES_PER_WEIGHT * plan.models * plan.layout.dim
     for sent in (asked.frame, asked.first):
         if len(sent) > most:
@@ -311,7 +311,7 @@ def _round_of(asked: SiteRequest) -> dict[str, Any]:
 
 
 def _reason(error: Exception) -> tuple[RefusalCode, str]:
-    """Why a request is refused; texts of foreign errors may quote data, so that only their type is named."""
+    """Why a request is refused; for third-party errors only the type, since the text may quote data."""
     match error:
         case BudgetError():
             return "budget", "This site's privacy budget does not allow another round."

@@ -1,1 +1,1 @@
-"""How bytes travel between server and sites."""
+"""Transports between server and sites."""

@@ -1,7 +1,7 @@
-"""How bytes travel between the server of a federation and its sites: two verbs, and one implementation in-process.
+"""The transport between a federation's server and its sites: two methods, and one implementation in-process.
 
-A transport delivers; it decides nothing. Whom to ask, how long to wait and what a reply means is the server's business
-(`federation.server`), and what a request may do is the site's (`federation.site.service`).
+A transport only delivers. The server decides whom to ask, how long to wait and what a reply means
+(`federation.server`); the site decides what a request may do (`federation.site.service`).
 """
 
 import time
@@ -15,11 +15,11 @@ Handler = Callable[[str, bytes], bytes]  # a site: its `handle(verb, request)`
 
 @dataclass(frozen=True)
 class Failure:
-    """Why a site that was asked has no reply.
+    """Why a site sent no reply.
 
     Attributes:
         reason: `absent`: it is not connected; `late`: it did not answer in time; `error`: the transport failed.
-        text: what is known about it, for people.
+        text: details for people.
     """
 
     reason: FailureReason
@@ -27,24 +27,24 @@ class Failure:
 
 
 class Transport(Protocol):
-    """The server's way to its sites."""
+    """The server's transport to its sites."""
 
     def sites(self) -> tuple[str, ...]:
-        """The names of the sites that are connected now."""
+        """The names of the currently connected sites."""
 
     def ask(self, verb: str, requests: Mapping[str, bytes], timeout: float) -> Mapping[str, bytes | Failure]:
-        """Send each named site its own request; one entry for each of them, after `timeout` seconds at the latest."""
+        """Send each named site its own request; returns an entry for each, within `timeout` seconds."""
 
 
 @dataclass(frozen=True)
 class InProcess:
     """Sites in this process, asked one after another: for tests and laws.
 
-    A site whose handler raises counts as an error of the transport: a real one would have lost the connection.
+    If a site's handler raises, it counts as a transport error: a real site would lose its connection.
 
     Attributes:
         handlers: every connected site's `handle`, by name.
-        clock: seconds, for timeout.
+        clock: seconds, for timeouts.
     """
 
     handlers: Mapping[str, Handler]

@@ -1,7 +1,7 @@
 """A transport of another process on this machine, reached through a local socket.
 
-The process that is connected to the sites runs for months; a run begins, ends, is interrupted or crashes in a process
-of its own, which asks through this socket. Only the socket's user can connect. Nothing is unpickled.
+The process connected to the sites runs for months. Each run has a process of its own, which may end or crash and sends
+its requests through this socket. Only the socket's user can connect. Nothing is unpickled.
 """
 
 import json
@@ -26,7 +26,7 @@ GRACE = 5.0  # seconds for the bytes to pass the local socket, in addition to th
 
 
 class Relay:
-    """The end that has the transport: answers each connection in a thread of its own, until the process ends."""
+    """The end with the transport: answers each connection in its own thread, until the process ends."""
 
     def __init__(self, transport: Transport, path: Path) -> None:
         self._transport = transport
@@ -45,7 +45,7 @@ class Relay:
                 threading.Thread(target=self._answer, args=(link,), daemon=True).start()
 
     def _answer(self, link: Connection) -> None:
-        with suppress(OSError, EOFError), link:  # whoever asked has gone
+        with suppress(OSError, EOFError), link:  # the caller disconnected
             question = json.loads(link.recv_bytes())
             if question is None:
                 link.send_bytes(json.dumps(self._transport.sites()).encode())
@@ -62,7 +62,7 @@ class Relay:
 
 @dataclass(frozen=True)
 class RelayTransport:
-    """The end that asks: a `Transport`. While the other process restarts, `ask` waits for it within its timeout.
+    """The calling end, a `Transport`. While the other process restarts, `ask` waits within its timeout.
 
     Attributes:
         path: the local socket.
@@ -123,7 +123,7 @@ def _exchange(
 
 
 def _address(path: Path) -> str:
-    """The socket's path as the system call takes it: the shorter one of the absolute and the relative."""
+    """The socket's path for the system call: the shorter of the absolute and the relative."""
     address = min(str(path.absolute()), os.path.relpath(path), key=len)
     if len(os.fsencode(address)) > MAX_PATH:
         raise UserError(
@@ -134,7 +134,7 @@ def _address(path: Path) -> str:
 
 
 def free_port() -> int:
-    """A port of this machine that nobody listens on now."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
+    """A currently unused port of this machine."""
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])

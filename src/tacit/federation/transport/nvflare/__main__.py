@@ -1,7 +1,6 @@
 """The process of a server or of a site: NVFLARE's own, with our component in it.
 
-`server KIT`, or `site KIT MODULE:FUNCTION CONFIG`. The command `tacit federation serve` or `tacit site serve` starts
-it, and ends it.
+`server KIT`, or `site KIT MODULE:FUNCTION CONFIG`. `tacit federation serve` or `tacit site serve` starts and ends it.
 """
 
 import argparse
@@ -40,11 +39,11 @@ def main(line: list[str]) -> int:
 
 
 def _arguments(kind: str, kit: Path) -> argparse.Namespace:
-    """What NVFLARE's start-up scripts give on their command lines."""
+    """The command line of NVFLARE's start-up scripts, parsed."""
     common = ["secure_train=true", "config_folder=config"]
     if kind == "server":
         return argparse.Namespace(workspace=str(kit), fed_server="fed_server.json", set=[*common, "org=server"])
-    common += ["heart_beat_interval=3.0"]  # seconds: how soon sites notice that the server was restarted
+    common += ["heart_beat_interval=3.0"]  # seconds: how soon sites notice a restart of the server
     common += [f"uid={kits.name_in_kit(kit)}"]
     return argparse.Namespace(workspace=str(kit), fed_client="fed_client.json", set=common, local_rank=0)
 

@@ -1,17 +1,17 @@
-"""Which messages the processes of server and sites accept: a closed list, checked before anything is decoded.
+"""The messages that the processes of server and sites accept: a closed list, checked before decoding.
 
-NVFLARE's processes answer some eighty kinds of request, among them shell commands, deleted folders, restarts, jobs and
-log levels. They look for permission only if the request itself asks them to, and the server forwards requests between
-sites. A federation needs very little of it::
+NVFLARE's processes answer some eighty kinds of request, among them shell commands, deletion of folders, restarts, jobs
+and log levels. They check permissions only if the request itself asks for it, and the server forwards requests between
+sites. A federation needs few of them::
 
     at the server   from the site whose certificate the connection has, in its own name, for the server itself:
-                    registration and heartbeats, and replies to what this server asks that site
+                    registration and heartbeats, and replies to this server's requests to that site
     at a site       from the server, in its own name, for this site itself:
-                    what our component answers, and replies to registration and heartbeats
+                    requests to our component, and replies to registration and heartbeats
 
 Everything else is dropped without a reply and reported to the operator: other kinds of message, other senders, names
-that are not the certificate's, and whatever would have to be forwarded. The check replaces the one method by which
-NVFLARE's cells receive anything from a connection, whether request, reply, returned message or a part of a stream.
+that differ from the certificate's, and messages to forward. The check replaces the only method by which NVFLARE's cells
+receive from a connection, whether request, reply, returned message or part of a stream.
 """
 
 import functools
@@ -41,11 +41,11 @@ from nvflare.private.fed.client.client_req_processors import ClientRequestProces
 from tacit.errors import UserError
 from tacit.federation.transport.nvflare import process
 
-ASK, ALIVE = "tacit.ask", "tacit.alive"  # what our component in a site's process answers
+ASK, ALIVE = "tacit.ask", "tacit.alive"  # the topics of our component in a site's process
 ROOT_SERVER = FQCN.ROOT_SERVER
-LINES, SECONDS = 20, 3600.0  # this many refusals of a sender are reported in this many seconds; others are counted
+LINES, SECONDS = 20, 3600.0  # reported refusals per sender in this many seconds; others are counted
 
-Pair = tuple[object, object]  # channel and topic; from outside, they may be anything
+Pair = tuple[object, object]  # channel and topic, of any type in untrusted messages
 _REGISTRATION = frozenset(
     (CellChannel.SERVER_MAIN, topic)
     for topic in (
@@ -57,7 +57,7 @@ _REGISTRATION = frozenset(
 )
 _DATA = (STREAM_CHANNEL, STREAM_DATA_TOPIC)
 _ABOUT_STREAMS = frozenset({(STREAM_CHANNEL, STREAM_ACK_TOPIC), (STREAM_CHANNEL, STREAM_ERROR_TOPIC)})
-_GOODBYE = (CellChannel.CELLNET, CellChannelTopic.Bye)  # ends the sender's own connection, and nothing else
+_GOODBYE = (CellChannel.CELLNET, CellChannelTopic.Bye)  # ends only the sender's own connection
 _PARAMETERS = ["self", "endpoint", "connection", "app_id", "message"]
 
 
@@ -69,7 +69,7 @@ class Accepted:
         requests: messages that fit in one frame, by channel and topic.
         streams: messages that come in parts, by channel and topic.
         replies: replies to this party's own requests, by their channel and topic.
-        sender: who has sent a message, by its connection; None: nobody whose messages are accepted.
+        sender: the sender of a message, by its connection; None: no accepted sender.
     """
 
     requests: frozenset[Pair]
@@ -103,17 +103,17 @@ class Accepted:
 
 
 def _certified(connection: Any) -> str | None:
-    """The name in the certificate of the other end, where NVFLARE knows it: at the server."""
+    """The name in the other end's certificate, which NVFLARE knows at the server only."""
     return (connection.get_conn_properties() or {}).get(DriverParams.PEER_CN.value) or None
 
 
 def _site_at(endpoint: Any, connection: Any) -> str | None:
-    """At the server: the site whose certificate the connection has, if it calls itself so."""
+    """At the server: the site in the connection's certificate, if the endpoint has the same name."""
     return endpoint.name if endpoint.name == _certified(connection) else None
 
 
 def _server_at(endpoint: Any, connection: Any) -> str | None:
-    """At a site: the server, at the other end of the connection that this site has opened and TLS has checked."""
+    """At a site: the server, at the other end of the connection that this site opened and TLS verified."""
     return ROOT_SERVER if endpoint.name == ROOT_SERVER and connection.connector.mode == Mode.ACTIVE else None
 
 
@@ -132,7 +132,7 @@ AT_SITE = Accepted(
 
 
 def accept_only(accepted: Accepted) -> None:
-    """From now on, the cells of this process receive nothing else, and a site has no administrators' commands."""
+    """Restrict the cells of this process to these messages, and a site to no administrators' commands."""
     receive = CoreCell.process_message
     if list(inspect.signature(receive).parameters) != _PARAMETERS:
         raise UserError("Expected NVFLARE 2.9, whose cells receive messages in one place: tacit-fl[federation].")
@@ -153,7 +153,7 @@ def accept_only(accepted: Accepted) -> None:
 
 @dataclass(frozen=True)
 class _Hour:
-    """What was refused of one sender since a moment: how many messages, and the lines that were written."""
+    """Refused messages of one sender since a time: their number, and the lines written."""
 
     since: float
     count: int = 0
@@ -161,7 +161,7 @@ class _Hour:
 
 
 class Refusals:
-    """Reports what was refused, in a bounded number of different lines for each sender, so that nobody fills a disk.
+    """Reports refusals, in a bounded number of distinct lines per sender, so that nobody can fill a disk.
 
     Args:
         say: writes a line.
@@ -173,18 +173,18 @@ class Refusals:
         self._hours: dict[str, _Hour] = {}  # by sender
 
     def report(self, sender: str, text: str) -> None:
-        """Say that a message of this sender was refused, unless it was said before, or enough was."""
+        """Report a refused message of this sender, unless it is a repetition or beyond the limit."""
         with self._lock:
             hour, more = self._current(sender)
-            said = text in hour.lines or len(hour.lines) == LINES
-            lines = hour.lines if said else hour.lines | {text}
+            suppressed = text in hour.lines or len(hour.lines) == LINES
+            lines = hour.lines if suppressed else hour.lines | {text}
             self._hours[sender] = replace(hour, count=hour.count + 1, lines=lines)
-        if not said:
+        if not suppressed:
             last = " Further ones are only counted." if len(lines) == LINES else ""
             self._say(f"Refused a message of {sender!r}: {text}{more}{last}")
 
     def _current(self, sender: str) -> tuple[_Hour, str]:
-        """This hour's refusals, and a sentence on those that were not reported in the one before."""
+        """This hour's refusals, and a sentence on the previous hour's unreported ones."""
         hour = self._hours.get(sender) or _Hour(self._clock())
         if self._clock() - hour.since <= SECONDS:
             return hour, ""
@@ -197,14 +197,14 @@ def _header(message: Any, name: str) -> object:
 
 
 def _in_the_name_of(sender: str, message: Any) -> bool:
-    """Whether all names of a sender in a message are this one: NVFLARE uses now the one, now the other."""
+    """Whether each sender's name in a message is this one: NVFLARE uses one or another."""
     names = [_header(message, name) for name in (MessageHeaderKey.ORIGIN, MessageHeaderKey.FROM_CELL)]
     return names == [sender, sender] and _header(message, CellMessageHeaderKeys.CLIENT_NAME) in (None, sender)
 
 
 def _texts(message: Any, *names: str) -> Pair:
-    """Two headers; None for one that is no text, since it may be what no set can hold."""
-    first, second = (found if isinstance(found := _header(message, name), str) else None for name in names)
+    """Two headers; None for one that is not a string, since it may be unhashable."""
+    first, second = (text if isinstance(text := _header(message, name), str) else None for name in names)
     return first, second
 
 
@@ -217,15 +217,15 @@ def _streamed(message: Any) -> Pair:
 
 
 def _concerns(message: Any, sender: str) -> bool:
-    """Whether a stream that is acknowledged or given up was sent to this sender; its number can be guessed."""
+    """Whether an acknowledged or abandoned stream went to this sender; its number can be guessed."""
     number = _header(message, StreamHeaderKey.STREAM_ID)
     with ByteStreamer.map_lock:
-        sent = ByteStreamer.tx_task_map.get(number) if isinstance(number, int) else None
-    return (sent is None or sent.target == sender) and _header(message, StreamHeaderKey.FAILED_DESTINATION) is None
+        task = ByteStreamer.tx_task_map.get(number) if isinstance(number, int) else None
+    return (task is None or task.target == sender) and _header(message, StreamHeaderKey.FAILED_DESTINATION) is None
 
 
 def _described(message: Any) -> str:
-    """What a message is, for people; all of it comes from outside."""
+    """A message's description for people; all of it is untrusted."""
     names = (*_pair(message), *(each for each in _streamed(message) if each is not None))
     where = ", ".join(repr(str(each)[:60]) for each in names)
     return f"{where} for {str(_header(message, MessageHeaderKey.DESTINATION))[:60]!r}"

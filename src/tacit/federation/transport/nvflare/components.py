@@ -1,15 +1,14 @@
 """Our component in NVFLARE's server process and in each site's: opaque bytes by `send_aux_request`, a thread per site.
 
-NVFLARE 2.9.0 cannot multicast (`multicast_aux_requests` raises TypeError), a request to a site that dies while it works
-waits for its full time, and messages can be lost, such as one to a site that has connected but is not registered yet,
-which answers without a token. A short request on a second topic, answered at once, notices the first within seconds. It
-also says whether the site works on the request: if it does not for longer than a message travels, the request is sent
-again under the same number, and the site answers it as before, without handling it twice.
+NVFLARE 2.9.0 cannot multicast (`multicast_aux_requests` raises TypeError). A request to a site that dies at work waits
+for its full timeout. Messages can be lost, such as one to a connected but unregistered site, which answers without a
+token. A short request on a second topic, answered at once, detects a dead site within seconds. It also reports whether
+the site works on the request. If it does not for longer than a message travels, the request is sent again under the
+same number, and the site never handles it twice.
 
-A process that has ended closes its connection, which is noticed at once, so that silence means a busy machine or a
-broken line. A site that works on a request has the plan's timeout. Between two requests it is asked again and again
-for 30 s before it counts as not connected; after that it is asked for 6 s, so that a broken line does not cost the
-others more in every round.
+A process that ends closes its connection, which is detected at once, so silence means a busy machine or a broken line.
+A site that works on a request has the plan's timeout. Between requests, checks repeat for 30 s before a site counts as
+disconnected, and for 6 s thereafter, so that a broken line does not delay the other sites more in every round.
 """
 
 import secrets
@@ -38,13 +37,13 @@ from tacit.federation.transport.relay import Relay
 
 SECONDS_BETWEEN_CHECKS = 1.0
 SECONDS_OF_A_CHECK = 5.0
-SECONDS_TO_BE_ALIVE = (2.0, 4.0, 8.0, 16.0)  # of one check after the other: short ones first, as messages can be lost
-CHECKS_OF_SILENT = 2  # how many of these a site gets that was silent before
+SECONDS_TO_BE_ALIVE = (2.0, 4.0, 8.0, 16.0)  # of consecutive checks: short ones first, as messages can be lost
+CHECKS_OF_SILENT = 2  # how many of these for a site that was silent before
 SECONDS_TO_TRAVEL = 10.0  # of a small message at most; after that it is lost
-SLOWEST = 100_000.0  # bytes per second: how much longer a large one may take
+SLOWEST = 100_000.0  # bytes per second: the extra time for a large one
 MAX_THREADS = 256
 TOKEN = 16  # bytes of a random number
-MAX_VERB = 20  # characters; every one that a site knows has fewer
+MAX_VERB = 20  # characters; longer than any verb of a site
 _SILENT = Failure("late", "It does not answer.")
 _REASONS: dict[str, FailureReason] = {ReturnCode.TIMEOUT: "late", ReturnCode.COMMUNICATION_ERROR: "absent"}
 
@@ -61,22 +60,22 @@ class ServerComponent(FLComponent):  # type: ignore[misc]
 
 
 class SiteComponent(FLComponent):  # type: ignore[misc]
-    """In a site's process: gives each request of the server, and of nobody else, to the site's handler.
+    """In a site's process: passes requests of the server, and of nobody else, to the site's handler.
 
-    What goes wrong is told to the site's operator, and to the server only that it did: an error's text may be private.
-    It is called by NVFLARE's cell, as handlers of auxiliary messages are not told who has sent them.
+    Only the site's operator sees the text of an error, since it may be private. NVFLARE's cell calls this component,
+    since handlers of auxiliary messages do not learn the sender.
     """
 
     def __init__(self) -> None:
         FLComponent.__init__(self)
         self._refusals = Refusals()
-        self._process = secrets.token_bytes(TOKEN)  # another one after a restart
+        self._process = secrets.token_bytes(TOKEN)  # new after a restart
         self._lock = threading.Lock()
-        self._working = b""  # the number of the request that is handled now
+        self._working = b""  # the number of the current request
         self._last = b"", b""  # the number of the last request, and the reply to it
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
-        """Answer as soon as this site is registered."""
+        """Start to answer once this site is registered."""
         if event_type == EventType.SYSTEM_START:
             self._handle = process.hosted()
             cell, channel = fl_ctx.get_engine().get_cell(), CellChannel.AUX_COMMUNICATION
@@ -85,7 +84,7 @@ class SiteComponent(FLComponent):  # type: ignore[misc]
             process.say(f"Connected to the server as {fl_ctx.get_identity_name()}.")
 
     def _from_server(self, act: Callable[[Shareable], Shareable]) -> Callable[[Message], Message]:
-        """Act on requests of the server; those of anybody else are refused, whatever they hold."""
+        """Act on the server's requests; refuse all others, whatever their content."""
 
         def checked(message: Message) -> Message:
             origin, request = message.get_header(MessageHeaderKey.ORIGIN), message.payload
@@ -138,7 +137,7 @@ class NvflareTransport:
 
     def __init__(self, engine: Any) -> None:
         self._engine = engine
-        self._silent: set[str] = set()  # they did not answer when they were last asked whether they are connected
+        self._silent: set[str] = set()  # did not answer the last check of their connection
 
     def sites(self) -> tuple[str, ...]:
         names = sorted(client.name for client in self._engine.get_clients())
@@ -157,17 +156,17 @@ class NvflareTransport:
             return dict(zip(names, pool.map(act, names), strict=True))
 
     def _one(self, name: str, verb: str, request: bytes, deadline: float) -> bytes | Failure:
-        """One site's reply, until the deadline or until its process has ended; what is lost is sent again."""
+        """One site's reply, unless the deadline passes or its process ends; a lost request is sent again."""
         abort, number = Signal(), secrets.token_bytes(TOKEN)
 
         def send() -> "Future[bytes | Failure]":
             message = _packed(request, verb, number)
             return _in_thread(lambda: self._send(name, ASK, message, deadline - time.monotonic(), abort))
 
-        sent = [send()]
+        futures = [send()]
         first, idle = b"", time.monotonic()
-        while (left := deadline - time.monotonic()) > 0:
-            if done := wait(sent, min(left, SECONDS_BETWEEN_CHECKS), FIRST_COMPLETED).done:
+        while (remaining := deadline - time.monotonic()) > 0:
+            if done := wait(futures, min(remaining, SECONDS_BETWEEN_CHECKS), FIRST_COMPLETED).done:
                 break
             now = self._look(name, number, SECONDS_OF_A_CHECK)
             if isinstance(now, Failure):
@@ -180,30 +179,30 @@ class NvflareTransport:
             if now.working:
                 idle = time.monotonic()
             elif time.monotonic() - idle > SECONDS_TO_TRAVEL + max(len(request), now.answered) / SLOWEST:
-                sent.append(send())
+                futures.append(send())
                 idle = time.monotonic()
         abort.trigger("")
-        if done := wait(sent, 0.0, FIRST_COMPLETED).done:
+        if done := wait(futures, 0.0, FIRST_COMPLETED).done:
             return done.pop().result()
-        if left > 0:
+        if remaining > 0:
             return Failure("absent", f"{name} disconnected or restarted before it answered.")
         return Failure("late", f"{name} did not answer in time.")
 
     def _incarnation(self, name: str) -> bytes | Failure:
-        """What identifies the site's process, once it answers; a site that was silent before has less time."""
+        """The identifier of the site's process, once it answers; a previously silent site has less time."""
         checks = SECONDS_TO_BE_ALIVE[:CHECKS_OF_SILENT] if name in self._silent else SECONDS_TO_BE_ALIVE
         for timeout in checks:
-            found = self._look(name, b"", timeout)
-            if not isinstance(found, Failure):
-                return found.process
-            if found.reason != "late":
-                return found
+            look = self._look(name, b"", timeout)
+            if not isinstance(look, Failure):
+                return look.process
+            if look.reason != "late":
+                return look
         return _SILENT
 
     def _look(self, name: str, number: bytes, timeout: float) -> "_Look | Failure":
-        """The site's process, and what has become of the request with this number there."""
-        found = self._send(name, ALIVE, _packed(number), timeout, Signal())
-        return found if isinstance(found, Failure) else _Look.read(found)
+        """The site's process, and the state of the request with this number."""
+        reply = self._send(name, ALIVE, _packed(number), timeout, Signal())
+        return reply if isinstance(reply, Failure) else _Look.read(reply)
 
     def _send(self, name: str, topic: str, message: Shareable, timeout: float, abort: Signal) -> bytes | Failure:
         if self._engine.get_client_from_name(name) is None:
@@ -216,7 +215,7 @@ class NvflareTransport:
 
 @dataclass(frozen=True)
 class _Look:
-    """A site's process: its random number, whether it works on a request, and how long its reply to it was."""
+    """A site's process: its random number, whether it works on a request, and the length of its reply."""
 
     process: bytes
     working: bool
@@ -249,7 +248,7 @@ def _read(name: str, reply: Shareable | None) -> bytes | Failure:
 
 
 def _in_thread(call: Callable[[], bytes | Failure]) -> "Future[bytes | Failure]":
-    """A future whose thread does not keep the process alive, nor its caller waiting."""
+    """A future whose thread keeps neither the process alive nor its caller waiting."""
     future: Future[bytes | Failure] = Future()
 
     def run() -> None:

@@ -1,8 +1,8 @@
-"""Certificates and start-up kits, by NVFLARE's provisioning, and then hardened.
+"""Certificates and start-up kits from NVFLARE's provisioning, hardened.
 
-Hardened means: no class may be named by a job; sites have nothing that launches one and stream no logs; storage lies in
-the kit; folders are private; and no role has a permission. Permissions alone keep nobody out, because NVFLARE looks at
-them only if a request asks it to: `accepted_messages` decides what reaches server and sites.
+Hardened means: jobs may name no class; sites launch no jobs and stream no logs; storage lies in the kit; folders are
+private; and no role has a permission. Permissions alone protect nothing, because NVFLARE checks them only if a request
+asks for it: `accepted_messages` decides what reaches server and sites.
 """
 
 import json
@@ -35,18 +35,18 @@ PROJECT = "tacit"
 DAYS = 360
 _COMPONENTS = "tacit.federation.transport.nvflare.components"
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,48}[a-z0-9])?")
-_DOCUMENTS = Path(__file__).with_name("kit")  # no permissions; no local port in clear text; a log that is bounded
+_DOCUMENTS = Path(__file__).with_name("kit")  # no permissions; no local port in clear text; a bounded log
 _JOBS = ("job_scheduler", "job_manager", "job_store")  # NVFLARE's server does not start without them
-_SILENT = logging.Logger("kits", logging.CRITICAL + 1)  # NVFLARE's progress goes nowhere; its errors are raised
+_SILENT = logging.Logger("kits", logging.CRITICAL + 1)  # hides NVFLARE's progress; its errors are raised
 _RESOURCES = ("resource_manager", "resource_consumer")  # nor does its client without these
 
 
 @dataclass(frozen=True)
 class Participants:
-    """Who takes part in a federation, as written in its file.
+    """The participants of a federation, from its file.
 
     Attributes:
-        host: the server's name in the network, which its certificate carries.
+        host: the server's host name, also in its certificate.
         port: its port.
         sites: the sites' names.
         days: how long certificates are valid.
@@ -89,13 +89,13 @@ sites = [{sites}]
 
 
 def make_kits(folder: Path, admins: dict[str, str] | None = None) -> list[Path]:
-    """Make the start-up kits that do not exist yet: the server's, and one for each site.
+    """Make the missing start-up kits: the server's, and one for each site.
 
-    The authority's key stays in the federation's folder. The sites' TLS keys are made here and are only in their kits.
+    The authority's key stays in the federation's folder. The sites' TLS keys are created here, in their kits only.
 
     Args:
         folder: the folder with `participants.toml`.
-        admins: NVFLARE's users and their roles, in addition; for tests: nobody needs one.
+        admins: additional NVFLARE users and their roles, for tests only.
 
     Returns:
         The folders of the new kits.
@@ -106,10 +106,10 @@ def make_kits(folder: Path, admins: dict[str, str] | None = None) -> list[Path]:
     if not missing and not new_server and not admins:
         return []
     with _private(folder) as work:
-        made = _provision(folder, work, participants, missing, admins or {})
-        kits = {folder / SERVER_KIT: made / participants.host} if new_server else {}
-        kits |= {folder / SITES / name: made / name for name in missing}
-        kits |= {folder / "admins" / name: made / name for name in admins or {}}
+        output = _provision(folder, work, participants, missing, admins or {})
+        kits = {folder / SERVER_KIT: output / participants.host} if new_server else {}
+        kits |= {folder / SITES / name: output / name for name in missing}
+        kits |= {folder / "admins" / name: output / name for name in admins or {}}
         for target, source in kits.items():
             if "admins" not in target.parts:
                 _harden(source)
@@ -121,7 +121,7 @@ def make_kits(folder: Path, admins: dict[str, str] | None = None) -> list[Path]:
 
 @contextmanager
 def _private(folder: Path) -> Iterator[Path]:
-    """A temporary folder; whatever is written in this block can be read by its user only."""
+    """A temporary folder; only its user can read files written in this block."""
     before = os.umask(0o077)
     try:
         with files.storage_errors(folder), tempfile.TemporaryDirectory(dir=folder, prefix=".kits-") as work:
@@ -133,7 +133,7 @@ def _private(folder: Path) -> Iterator[Path]:
 def _provision(
     folder: Path, work: Path, participants: Participants, missing: list[str], admins: dict[str, str]
 ) -> Path:
-    """Let NVFLARE make certificates and kits; the folder with one kit for each participant."""
+    """Let NVFLARE make certificates and kits; returns the folder with each participant's kit."""
     if (folder / AUTHORITY).exists():
         shutil.copytree(folder / AUTHORITY, work / PROJECT / "state")
     server = {"name": participants.host, "type": "server", "org": SERVER_KIT, "fed_learn_port": participants.port}
@@ -159,15 +159,15 @@ def _provision(
 
 
 def _keep_authority(folder: Path, work: Path) -> None:
-    """Keep the authority's certificate and key, and nobody else's."""
+    """Store the authority's certificate and key, and no others."""
     state = json.loads((work / PROJECT / "state" / "cert.json").read_text())
-    kept = {name: value for name, value in state.items() if name.startswith("root_")}
+    authority = {name: value for name, value in state.items() if name.startswith("root_")}
     files.make_private(folder / AUTHORITY)
-    files.write(folder / AUTHORITY / "cert.json", json.dumps(kept).encode(), private=True)
+    files.write(folder / AUTHORITY / "cert.json", json.dumps(authority).encode(), private=True)
 
 
 def _harden(kit: Path) -> None:
-    """Replace what NVFLARE's kit allows by what a federation needs."""
+    """Restrict NVFLARE's kit to a federation's needs."""
     local = kit / "local"
     resources = json.loads((local / "resources.json.default").read_text())
     at_server = "servers" in resources
@@ -193,13 +193,13 @@ class _Named(Struct, frozen=True):
 
 
 class _SiteKit(Struct, frozen=True):
-    """What Tacit reads of a site's fed_client.json."""
+    """The part of a site's fed_client.json that Tacit reads."""
 
     client: _Named
 
 
 def name_in_kit(kit: Path) -> str:
-    """The name of the site whose start-up kit this is."""
+    """The name of the site in a start-up kit."""
     if not (file := kit / "startup" / "fed_client.json").exists():
         what = "that of the server" if (kit / "startup" / "fed_server.json").exists() else "no startup/fed_client.json"
         raise UserError(
@@ -209,7 +209,7 @@ def name_in_kit(kit: Path) -> str:
 
 
 def place_storage(kit: Path) -> None:
-    """Let the server store files in its kit, wherever that lies now: NVFLARE takes absolute paths only."""
+    """Set the server's storage to its kit's current place: NVFLARE takes absolute paths only."""
     file, store = kit / "local" / "resources.json", kit.absolute() / "store"
     resources = read_json(files.read(file), dict[str, Any], Source(label=str(file), closed=False))
     try:

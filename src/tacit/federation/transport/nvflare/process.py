@@ -1,4 +1,4 @@
-"""The processes of server and sites: what runs in them, and how they are kept running."""
+"""The processes of server and sites: their content, and their restarts."""
 
 import importlib
 import os
@@ -16,7 +16,7 @@ from tacit.core import files
 from tacit.errors import UserError
 from tacit.federation.transport.endpoints import Handler
 
-MIN_PAUSE, MAX_PAUSE = 1.0, 60.0  # seconds before a process that ended is started again
+MIN_PAUSE, MAX_PAUSE = 1.0, 60.0  # seconds before an ended process restarts
 SECONDS_OF_A_GOOD_START = 60.0
 SECONDS_TO_END = 10.0
 _MAX_TEXT = 1000  # characters of a line for people
@@ -25,7 +25,7 @@ PID = "process.pid"  # in a kit: the number of its running process
 
 
 class OneThread:
-    """A site's handler that lives in one thread, as databases ask for: opened there, and asked there, one by one.
+    """A site's handler, opened and called in one thread, as databases require.
 
     Args:
         opener: `module:function` that makes the handler from a configuration file.
@@ -44,20 +44,20 @@ _HOSTED: list[Handler | Path] = []  # in this process: NVFLARE makes its compone
 
 
 def host(part: Handler | Path) -> None:
-    """Declare what this process hosts, before NVFLARE starts in it: a site, or the server with its local socket."""
+    """Declare what this process hosts, before NVFLARE starts: a site, or the server's local socket."""
     _HOSTED[:] = [part]
 
 
 def hosted() -> Any:
-    """The site of this process, or the local socket of the server in it."""
+    """The site of this process, or its server's local socket."""
     (part,) = _HOSTED
     return part
 
 
 def claim(kit: Path, timeout: float = SECONDS_TO_END) -> None:
-    """Note in the kit that this process runs it, until it ends; raises `UserError` if another one still does."""
+    """Claim the kit for this process, until it ends; raises `UserError` if another process holds it."""
     file = os.open(kit / PID, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)  # it stays open
-    deadline = time.monotonic() + timeout  # the threads of one that was killed may take a moment to end
+    deadline = time.monotonic() + timeout  # the threads of a killed process may take a moment to end
     while not _locked(file):
         if time.monotonic() > deadline:
             other = os.read(file, 20).decode("ascii", "replace")
@@ -76,7 +76,7 @@ def _locked(file: int) -> bool:
 
 
 def say(text: str) -> None:
-    """One line with the time, for people, whatever the text holds: parts of it come from other parties."""
+    """Print a line with the time, for people; the text is untrusted."""
     line = f"{datetime.now():%Y-%m-%d %H:%M:%S}  {_one_line(text)}\n"
     print(line, end="", flush=True)  # noqa: T201, in one piece: several threads write
 
@@ -97,12 +97,12 @@ def site_command(kit: Path, config: Path, opener: str) -> list[str]:
 
 
 def keep_running(command: Sequence[str]) -> int:
-    """Run a process, and start it again whenever it ends by itself; an interrupt ends both.
+    """Run a process, and restart it whenever it ends by itself; an interrupt ends both.
 
     Returns:
         The exit code 2 of a process that cannot start with these files.
     """
-    os.umask(0o077)  # what the process writes is for its user only
+    os.umask(0o077)  # only its user can read the process's files
     pause = MIN_PAUSE
     while True:
         began = time.monotonic()
@@ -129,7 +129,7 @@ def _run(command: Sequence[str]) -> int:
 
 
 def end_with_parent() -> None:
-    """From now on, this process ends when its parent does, however that ends."""
+    """Make this process end with its parent, however that ends."""
     parent = os.getppid()
 
     def watch() -> None:
@@ -147,7 +147,7 @@ def _open(opener: str, config: Path) -> Handler:
 
 
 def open_site(config: Path) -> Handler:
-    """The handler of the site that a file describes."""
+    """The handler of a file's site."""
     from tacit.federation.site.service import Site
 
     return Site.open(config).handle
