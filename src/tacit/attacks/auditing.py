@@ -116,11 +116,11 @@ class Audit:
         state, released = self.state, []
         for index in range(self.rounds):
             try:
-                state, found = self._round(state, crowd, index, key, sampled=sampled)
+                state, observed = self._round(state, crowd, index, key, sampled=sampled)
             except TacitError:  # that a round fails is observed, too
                 released.append({FAILED: torch.ones(1, dtype=torch.float64)})
                 break
-            released.append(found)
+            released.append(observed)
         return _joined(released)
 
     def _round(
@@ -300,7 +300,7 @@ def _observed(
 ) -> dict[str, Tensor]:
     """What is released in a round, by name."""
     grid = 0.0 if noisy.grid_step is None else noisy.grid_step.size
-    found = {
+    released = {
         "model": after.weights - before.weights,
         "sum": noisy.total,
         "divisor": torch.tensor([noisy.weight], dtype=torch.float64),
@@ -309,7 +309,7 @@ def _observed(
         **{f"checkpoint: {name}": value for name, value in after.memory.items()},
         **{f"model evaluated as {name}": value for name, value in method.trainer.variants(after).items()},
     }
-    return {name: _flat(value) for name, value in found.items()}
+    return {name: _flat(value) for name, value in released.items()}
 
 
 def _flat(value: Tensor) -> Tensor:
@@ -319,9 +319,9 @@ def _flat(value: Tensor) -> Tensor:
 
 
 def _joined(rounds: list[dict[str, Tensor]]) -> Released:
-    names = dict.fromkeys(name for found in rounds for name in found)
+    names = dict.fromkeys(name for released in rounds for name in released)
     empty = torch.zeros(0)
-    joined = {name: torch.cat([found.get(name, empty) for found in rounds]) for name in names}
+    joined = {name: torch.cat([released.get(name, empty) for released in rounds]) for name in names}
     return {FAILED: torch.zeros(1, dtype=torch.float64), **joined}
 
 

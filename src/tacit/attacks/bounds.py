@@ -107,11 +107,11 @@ class ErrorCounts:
         An estimate and not a bound: a rate of zero stays zero in every resampling, and is taken as half an error.
         """
         rng = np.random.default_rng(0)
-        drawn = (
+        resampled = (
             (rng.binomial(runs, errors / runs, RESAMPLES) + 0.5 * (errors == 0)) / runs
             for errors, runs in ((self.false_negatives, self.included), (self.false_positives, self.excluded))
         )
-        rates = [(min(max(a, 1e-9), 1 - 1e-9), min(max(b, 1e-9), 1 - 1e-9)) for a, b in zip(*drawn, strict=True)]
+        rates = [(min(max(a, 1e-9), 1 - 1e-9), min(max(b, 1e-9), 1 - 1e-9)) for a, b in zip(*resampled, strict=True)]
         return float(np.quantile([_epsilon_at(fnr, fpr, delta, gaussian=gaussian) for fnr, fpr in rates], 0.05))
 
     def __str__(self) -> str:

@@ -146,8 +146,8 @@ def _claimed(audit: Audit, population: int, rounds: list[list[Release]]) -> Clai
 
 def _accounted(audit: Audit) -> Adjacency:
     """The adjacency under which the claim is computed: a zero update is one that is absent, where that is no type."""
-    known = {adjacency.value: adjacency for adjacency in Adjacency}
-    return known.get(audit.adjacency, Adjacency.ADD_OR_REMOVE)
+    by_value = {adjacency.value: adjacency for adjacency in Adjacency}
+    return by_value.get(audit.adjacency, Adjacency.ADD_OR_REMOVE)
 
 
 def _effect(release: Release, adjacency: Adjacency) -> float:
@@ -348,5 +348,5 @@ def _margins(claim: Claim, fnr: Scores, fpr: Scores) -> Scores:
     epsilons, deltas = claim.grid
     powers: NDArray[np.float64] = np.exp(epsilons)[:, None]
     needed = np.maximum(1 - fnr - powers * fpr, 1 - fpr - powers * fnr)
-    found: Scores = (needed - deltas[:, None]).max(0)
-    return found
+    margins: Scores = (needed - deltas[:, None]).max(0)
+    return margins

@@ -27,9 +27,9 @@ def sampler_problems(sampler: Sampler, population: int, rounds: int, key: Key) -
     cohorts, repeated = np.zeros((_DRAWS, rounds, population), dtype=bool), 0
     for draw in range(_DRAWS):
         for index in range(rounds):
-            drawn = sampler.cohort(population, index, key.child("sampler", draw).child("round", index).child("cohort"))
-            cohorts[draw, index, drawn.numpy()] = True
-            repeated += len(set(drawn.tolist())) < len(drawn)
+            cohort = sampler.cohort(population, index, key.child("sampler", draw).child("round", index).child("cohort"))
+            cohorts[draw, index, cohort.numpy()] = True
+            repeated += len(set(cohort.tolist())) < len(cohort)
     declared = [sampler.sampling(population, index) for index in range(rounds)]
     twice = (f"{repeated} of {_DRAWS * rounds} cohorts contain a client more than once",) if repeated else ()
     tests = (_inclusion, _sizes, _repetition, _dependence)
@@ -91,8 +91,8 @@ def _repetition(cohorts: Cohorts, declared: list[Sampling]) -> Iterator[str]:
 
 def _dependence(cohorts: Cohorts, declared: list[Sampling]) -> Iterator[str]:
     """No two clients are drawn together, in one round or in two, more or less often than by independent draws."""
-    seen = cohorts[:, :PAIRED_ROUNDS, :PAIRED].astype(np.int32)
-    draws, rounds, clients = seen.shape
+    included = cohorts[:, :PAIRED_ROUNDS, :PAIRED].astype(np.int32)
+    draws, rounds, clients = included.shape
     random = [index for index in range(rounds) if declared[index].rate < 1]
     chosen = [(a, b) for a in random for b in random if a <= b]
     for first, second in chosen:
@@ -100,7 +100,7 @@ def _dependence(cohorts: Cohorts, declared: list[Sampling]) -> Iterator[str]:
         expected = a.rate * b.rate
         if first == second and a.kind == "fixed":
             expected = a.rate * max(a.rate * cohorts.shape[2] - 1, 0) / max(cohorts.shape[2] - 1, 1)
-        together = seen[:, first].T @ seen[:, second]
+        together = included[:, first].T @ included[:, second]
         tails = np.minimum(binom.cdf(together, draws, expected), binom.sf(together - 1, draws, expected))
         if first == second:
             tails[np.tril_indices(clients)] = 1.0  # every pair once

@@ -73,13 +73,13 @@ class Recorder:
         if not self.sizes:
             self.sizes.update({name: value.numel() for name, value in released.items()})
         same = {name: value.numel() for name, value in released.items()} == self.sizes
-        found = {STRUCTURE: np.array([0.0 if same else 1.0])}
+        record = {STRUCTURE: np.array([0.0 if same else 1.0])}
         for name, size in self.sizes.items():
             if name in self.ignored:
                 continue
             value = released.get(name)
-            found[name] = np.zeros(size) if value is None or value.numel() != size else value.numpy()
-        return found
+            record[name] = np.zeros(size) if value is None or value.numel() != size else value.numpy()
+        return record
 
 
 @dataclass(frozen=True, eq=False)
@@ -188,8 +188,8 @@ class Search:
     def _catalog(self) -> CanaryCatalog:
         catalog = CanaryCatalog(self.audit.state, self.audit.rounds, 1.0, self.key.child("canaries"))
         bounds = self.record(catalog.first(), self.key.child("bound"), included=True).get("bound and grid of the sum")
-        known = [] if bounds is None else [value for value in bounds[:1].tolist() if 0 < value < 1e6]
-        return replace(catalog, bound=known[0] if known else 1.0)
+        usable = [] if bounds is None else [value for value in bounds[:1].tolist() if 0 < value < 1e6]
+        return replace(catalog, bound=usable[0] if usable else 1.0)
 
     def _ignore_repetitions(self, canary: Canary) -> None:
         """Leave out large releases that never change, and those that are multiples of the model's change."""
@@ -214,8 +214,8 @@ class Search:
     ) -> Generator[int, None, dict[str, NDArray[np.float64] | NDArray[np.float32]]]:
         stacks: dict[str, NDArray[np.float64] | NDArray[np.float32]] = {}
         for number in range(runs):
-            found = self.record(canary, self.key.child("observe", number), included=False)
-            for name, value in found.items():
+            record = self.record(canary, self.key.child("observe", number), included=False)
+            for name, value in record.items():
                 if number == 0:
                     stacks[name] = np.empty((runs, len(value)), value.dtype)
                 stacks[name][number] = value
@@ -250,17 +250,17 @@ class Search:
             [self.record(each, key, included=True, sampled=False) for key in keys] for each in (canary, opposite)
         )
         without = [self._without(canary, key) for key in keys]
-        found = {}
+        effects = {}
         for name in names:
             up, down, none = (
                 np.stack([run[name] for run in runs]).astype(np.float64) for runs in (plus, minus, without)
             )
             odd, even = ((up - down) / 2).mean(0), (up + down) / 2 - none
             mean, noise = even.mean(0), even.var(0, ddof=1) / len(keys)
-            found[name] = odd + mean if float((mean**2).sum()) > 3 * float(noise.sum()) else odd
+            effects[name] = odd + mean if float((mean**2).sum()) > 3 * float(noise.sum()) else odd
             if not odd.any():
-                found[name] = mean
-        return found
+                effects[name] = mean
+        return effects
 
     def _without(self, canary: Canary, key: Key) -> Record:
         """A run without the canary, which is the same for most canaries."""
@@ -272,13 +272,13 @@ class Search:
 
     def _finalists(self, catalog: CanaryCatalog, noises: Mapping[str, Noise]) -> list[CanaryTrial]:
         """The canaries with the best predicted separation, and the best of kinds that show what linear tests do not."""
-        found = [self._candidate(canary, noises) for canary in (*catalog.all(), *self._swept(catalog, noises))]
-        best = max(found, key=lambda candidate: candidate.separation)
-        found += [self._candidate(canary, noises) for canary in catalog.variants(best.canary)]
-        found.sort(key=lambda candidate: -candidate.separation)
-        finalists = found[:FINALISTS]
+        trials = [self._candidate(canary, noises) for canary in (*catalog.all(), *self._swept(catalog, noises))]
+        best = max(trials, key=lambda candidate: candidate.separation)
+        trials += [self._candidate(canary, noises) for canary in catalog.variants(best.canary)]
+        trials.sort(key=lambda candidate: -candidate.separation)
+        finalists = trials[:FINALISTS]
         for kind in (1, self.audit.state.dim):
-            alike = [trial for trial in found if trial.canary.coordinates == kind]
+            alike = [trial for trial in trials if trial.canary.coordinates == kind]
             finalists += alike[:1] if alike and alike[0] not in finalists else []
         return finalists + [self._candidate(canary, noises) for canary in self._unseen(finalists[0].canary)]
 
@@ -317,18 +317,18 @@ class Search:
         statistics = list(self._statistics(candidate, noises))
         scores = yield from self._scores(candidate.canary, statistics, runs, self.key.child("choose", number))
         moved = [None if bool((self.rates < 1).any()) else candidate.moved(each) for each in statistics]
-        found = [Scored(candidate.canary, *_oriented(s, scores[:, i]), moved[i]) for i, s in enumerate(statistics)]
+        results = [Scored(candidate.canary, *_oriented(s, scores[:, i]), moved[i]) for i, s in enumerate(statistics)]
         linear_ones, energy = (
-            [scored for scored in found if scored.statistic.family == family] for family in ("linear", "energy")
+            [scored for scored in results if scored.statistic.family == family] for family in ("linear", "energy")
         )
         if not energy:
-            return found
+            return results
         first, second = (max(some, key=lambda scored: scored.gap) for some in (linear_ones, energy))
         if max(first.gap, second.gap) > CLEAR or min(first.gap, second.gap) <= 0:
-            return found  # one of them is enough, or one of them shows nothing
+            return results  # one of them is enough, or one of them shows nothing
         weights = first.gap / first.spread, second.gap / second.spread
         both = together(first.statistic, second.statistic, weights)
-        return [*found, Scored(candidate.canary, both, weights[0] * first.scores + weights[1] * second.scores)]
+        return [*results, Scored(candidate.canary, both, weights[0] * first.scores + weights[1] * second.scores)]
 
     def _statistics(self, candidate: CanaryTrial, noises: Mapping[str, Noise]) -> Iterator[Statistic]:
         rounds, layers = self.audit.rounds, self.audit.state.layers
@@ -364,8 +364,8 @@ class Search:
         scores = np.zeros((2, len(statistics), runs))
         for run in range(runs):
             for world, included in enumerate((True, False)):
-                found = self.record(canary, key.child("with" if included else "without", run), included=included)
-                scores[world, :, run] = [statistic.score(found) for statistic in statistics]
+                record = self.record(canary, key.child("with" if included else "without", run), included=included)
+                scores[world, :, run] = [statistic.score(record) for statistic in statistics]
                 yield run
         return scores
 

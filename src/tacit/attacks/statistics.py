@@ -78,9 +78,9 @@ class Noise:
         hashed = np.random.default_rng(0).standard_normal(len(unit)).astype(np.float32) @ unit
         order = np.argsort(np.abs(hashed))
         products = (unit[:, order[:-1]] * unit[:, order[1:]]).sum(0)
-        found = np.flatnonzero(np.abs(products) > SAME)
-        signs = np.sign(products[found]).astype(np.int64)
-        return np.stack([moving[order[found]], moving[order[found + 1]], signs], 1)
+        matches = np.flatnonzero(np.abs(products) > SAME)
+        signs = np.sign(products[matches]).astype(np.int64)
+        return np.stack([moving[order[matches]], moving[order[matches + 1]], signs], 1)
 
     def directions(self, effect: FloatVector) -> Iterator[tuple[str, FloatVector]]:
         """Linear tests for this effect, of standardised numbers, by name."""
@@ -138,8 +138,8 @@ def _grid_steps(runs: NDArray[np.float64] | Stack) -> FloatVector:
     unit = np.exp2(np.floor(np.log2(np.maximum(largest, 1e-300))) - bits)
     differences = np.rint((runs.astype(np.float64) - runs[0]) / unit)
     common = np.gcd.reduce(np.abs(differences).astype(np.int64), axis=0)
-    found: FloatVector = np.where(common >= MIN_GRID, common * unit, 0.0)
-    return found
+    steps: FloatVector = np.where(common >= MIN_GRID, common * unit, 0.0)
+    return steps
 
 
 @dataclass(frozen=True, eq=False)
@@ -207,8 +207,8 @@ def off_grid(released: str, example: FloatVector, steps: FloatVector) -> Statist
     there = steps > 0
 
     def share(run: Mapping[str, FloatVector]) -> float:
-        found = (run[released][there] - example[there]) / steps[there]
-        return float((np.abs(found - np.rint(found)) > 1 / MIN_GRID / 2).mean())
+        offsets = (run[released][there] - example[there]) / steps[there]
+        return float((np.abs(offsets - np.rint(offsets)) > 1 / MIN_GRID / 2).mean())
 
     return Statistic(released, "low-order bits", "grid", share)
 
@@ -237,8 +237,8 @@ def _distances(values: FloatVector, reference: FloatVector) -> FloatVector:
     inside = (around >= 0) & (around < len(reference))
     near = reference[around.clip(0, len(reference) - 1)]
     distances = np.where(inside, np.abs(near - values[:, None]), np.inf)
-    found: FloatVector = np.partition(distances, NEIGHBOURS - 1, axis=1)[:, NEIGHBOURS - 1] + _TINY
-    return found
+    fifth: FloatVector = np.partition(distances, NEIGHBOURS - 1, axis=1)[:, NEIGHBOURS - 1] + _TINY
+    return fifth
 
 
 def energies(

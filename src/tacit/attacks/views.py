@@ -97,13 +97,13 @@ class Observation:
         return hypotheses[int((hypotheses - row).norm(dim=1).argmin())] if len(hypotheses) > 1 else hypotheses[0]
 
     def __str__(self) -> str:
-        held = ["the models before and after the round"]
+        parts = ["the models before and after the round"]
         if self.messages is not None:
             count = self.messages.rows.count
-            held.append(f"{count} single message{'s' * (count != 1)}")
+            parts.append(f"{count} single message{'s' * (count != 1)}")
         if self.total is not None:
-            held.append(f"the sum of {self.contributors} message{'s' * (self.contributors != 1)}")
-        return f"{self.adversary}: {', '.join(held)}"
+            parts.append(f"the sum of {self.contributors} message{'s' * (self.contributors != 1)}")
+        return f"{self.adversary}: {', '.join(parts)}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -158,9 +158,9 @@ def observe(method: Method, state: State, wave: Wave, now: SimulatedRound, adver
     """Run a round with these clients, and keep what the adversary observes."""
     if adversary not in ADVERSARIES:
         raise UserError(f"Expected adversary in {', '.join(ADVERSARIES)}, got {adversary!r}.")
-    sent = make_messages(method, client_view(method, broadcast(method, state, now), state, now), wave, now)
-    _, report = reject_unusable(sent, method.max_norm(sent.rows.dim))
-    after, released = server_side(method, state, sent, now)
+    messages = make_messages(method, client_view(method, broadcast(method, state, now), state, now), wave, now)
+    _, report = reject_unusable(messages, method.max_norm(messages.rows.dim))
+    after, released = server_side(method, state, messages, now)
     is_server = adversary == "server"
     memory = {name: value for name, value in state.memory.items() if is_server or not name.startswith(SERVER)}
     messages_visible = method.channel.messages_seen_by == "server"
@@ -171,7 +171,7 @@ def observe(method: Method, state: State, wave: Wave, now: SimulatedRound, adver
         now=Round(now.index, now.population, now.expected_cohort, now.cohort, now.shared),
         before=replace(state, memory=memory),
         after=after.weights,
-        messages=sent if messages_visible and adversary in ("server", "network") else None,
+        messages=messages if messages_visible and adversary in ("server", "network") else None,
         total=released.total if sum_visible and released.weight > 0 else None,
         contributors=len(report.delivered) if released.weight > 0 else 0,
     )

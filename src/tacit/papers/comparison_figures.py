@@ -89,9 +89,9 @@ def _measured(curve: Curves, quantity: str) -> tuple[Numbers, Numbers]:
 
 def densities(rows: Sequence[ComparisonRow], panel: HistogramPanel) -> Iterator[Density]:
     """The histograms of a panel, in its order; rows without one are left out."""
-    known = {row.name: row for row in rows}
+    by_name = {row.name: row for row in rows}
     for index, name in enumerate(panel.rows):
-        trials = known[name].trials if name in known else ()
+        trials = by_name[name].trials if name in by_name else ()
         curves = [trial.curves for trial in trials if "density" in trial.curves]
         if curves:
             y = np.array([curve["density"] for curve in curves], dtype=np.float64)

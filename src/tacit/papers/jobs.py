@@ -129,8 +129,8 @@ class Choice:
 
 def jobs_of(study: Study, choice: Choice) -> list[list[Job]]:
     """The jobs of each chosen row, one per seed."""
-    known = {row.name: row for row in study.rows}
-    chosen = [choose(known, name, f"a row of {study.name}") for name in choice.rows] or study.rows
+    by_name = {row.name: row for row in study.rows}
+    chosen = [choose(by_name, name, f"a row of {study.name}") for name in choice.rows] or study.rows
     _check_masks(study, [row.name for row in chosen])
     return [[*_jobs(row, choice)] for row in chosen]
 
@@ -187,11 +187,11 @@ class AttackJob:
 
     def run(self, task: Task, watch: Callable[[Iterator[Reconstruction], int], Iterable[Reconstruction]]) -> None:
         """Attack, and save the result; `watch` passes on each client's result, and receives their number."""
-        victims, seen = observe_victims(self.job.method, task, self.config, self.job.seed)
-        attacked = sum(len(observation.per_client()) for observation in seen)
-        found = [*watch(reconstructions(victims, seen, self.config, self.job.seed), attacked)]
-        strips = _strips(self.job.row.name, found)
-        content = asdict(_Found(settings=self._settings(), values=_values(found), strips=strips))
+        victims, observations = observe_victims(self.job.method, task, self.config, self.job.seed)
+        attacked = sum(len(observation.per_client()) for observation in observations)
+        results = [*watch(reconstructions(victims, observations, self.config, self.job.seed), attacked)]
+        strips = _strips(self.job.row.name, results)
+        content = asdict(_Found(settings=self._settings(), values=_values(results), strips=strips))
         files.write(self.file, (json.dumps(content, indent=1, allow_nan=False) + "\n").encode(), parents=True)
 
     def trial(self) -> RowTrial:

@@ -299,13 +299,13 @@ def _read_rankings(file: Path, rows: Sequence[str]) -> tuple[Ranking, ...]:
 
 def _read_published(file: Path, row: _RowTable, label: str) -> tuple[Mapping[str, Number], str]:
     """Read the published numbers of a row, and their place in the paper."""
-    known = {key: value for key, value in _expected(file).items() if key != _RANKINGS}
-    found = known.get(row.name) if row.expected is UNSET else choose(known, row.expected, f"expected of {label}")
-    if found is None:
+    entries = {key: value for key, value in _expected(file).items() if key != _RANKINGS}
+    entry = entries.get(row.name) if row.expected is UNSET else choose(entries, row.expected, f"expected of {label}")
+    if entry is None:
         return {}, ""
     source = Source(label=f"{row.name!r} in {file.with_name(EXPECTED)}", closed=False)
-    numbers = convert({key: value for key, value in found.items() if key != "source"}, dict[str, Number], source)
-    return numbers, convert(found, _Place, source).source
+    numbers = convert({key: value for key, value in entry.items() if key != "source"}, dict[str, Number], source)
+    return numbers, convert(entry, _Place, source).source
 
 
 def _folder(name: str, label: str) -> str:

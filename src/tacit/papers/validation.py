@@ -38,8 +38,8 @@ def metrics_of(models: Sequence[nn.Module], task: Task) -> dict[str, float]:
     assert task.test is not None  # it was divided
     x, y = task.test
     outputs = torch.stack([model(x) for model in models])
-    found: dict[str, float] = task.loss.metrics(best_outputs(task.loss, outputs, y, task.owners), y)
-    return found
+    metrics: dict[str, float] = task.loss.metrics(best_outputs(task.loss, outputs, y, task.owners), y)
+    return metrics
 
 
 def tested(job: Job, task: Task) -> dict[str, float]:

@@ -281,9 +281,9 @@ class Exchange(Generic[Kind, AnyFrame, _T]):
             if sender not in self.requests or sender in accepted:
                 return ReplyStatus.DUPLICATE if sender in accepted else ReplyStatus.UNEXPECTED_SENDER
             reader = Reader(frame.body)
-            found = self.read(sender, reader)
+            content = self.read(sender, reader)
             reader.expect_end()
-            accepted[sender] = found
+            accepted[sender] = content
         except ProtocolError:
             return ReplyStatus.MALFORMED
         transcript.up[frame.kind][sender] = len(data)

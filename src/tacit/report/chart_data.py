@@ -81,9 +81,9 @@ class Chart:
     def _in_words(self) -> str:
         parts = []
         for line in self.lines:
-            known = [value for value in line.values if value is not None]
-            if known:
-                parts.append(f"{line.name} from {self._write(known[0])} to {self._write(known[-1])}")
+            measured = [value for value in line.values if value is not None]
+            if measured:
+                parts.append(f"{line.name} from {self._write(measured[0])} to {self._write(measured[-1])}")
         rounds = f"rounds {self.rounds[0]} to {self.rounds[-1]}" if self.rounds else "no rounds"
         return f"Chart of {self.title} over {rounds}: {'; '.join(parts) or 'no values'}."
 

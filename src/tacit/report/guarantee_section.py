@@ -48,11 +48,11 @@ def show_guarantee(guarantee: Guarantee | LeakageGuarantee, nominal: Mapping[str
 def _meaning(guarantee: Guarantee, limit: float) -> Html:
     """What (ε, δ) means for a test of who took part, which detects a unit that often at most."""
     weak = " Such a bound promises little by itself; tacit audit and tacit attack measure what attacks really find."
-    tests, others, found = TESTS.get(guarantee.adjacency, TESTS[Adjacency.ADD_OR_REMOVE])
+    tests, others, target = TESTS.get(guarantee.adjacency, TESTS[Adjacency.ADD_OR_REMOVE])
     return element(
         "p",
         f"In other words: whoever, of those named above, tests {tests.format(unit=guarantee.unit)}, and is wrong about "
-        f"{FALSE_ALARMS:.0%} of those that {others}, detects {found} with a probability of at most "
+        f"{FALSE_ALARMS:.0%} of those that {others}, detects {target} with a probability of at most "
         f"{limit_in_words(limit)}. Without any information it would be {FALSE_ALARMS:.0%}.{weak * (limit > WEAK)}",
     )
 

@@ -101,18 +101,18 @@ class _Handler(BaseHTTPRequestHandler):
         self._send(front_page(self.server.watcher.folder), "text/html")
 
     def _charts(self, query: str) -> None:
-        found = self._chosen(query)
-        if found is not None:
-            self._send(json.dumps(found.charts, allow_nan=False), "application/json")
+        watched = self._chosen(query)
+        if watched is not None:
+            self._send(json.dumps(watched.charts, allow_nan=False), "application/json")
 
     def _report(self, query: str) -> None:
         """The page of a run, with its own stricter policy."""
-        found = self._chosen(query)
-        if found is None:
+        watched = self._chosen(query)
+        if watched is None:
             return
         try:
-            stored = guarantee_file.read(found.run.path / GUARANTEE)
-            page = run_page(replace(found.run, stored=stored))
+            stored = guarantee_file.read(watched.run.path / GUARANTEE)
+            page = run_page(replace(watched.run, stored=stored))
         except TacitError as error:
             self._refuse(HTTPStatus.INTERNAL_SERVER_ERROR, str(error))
             return
@@ -121,10 +121,10 @@ class _Handler(BaseHTTPRequestHandler):
     def _chosen(self, query: str) -> Watched | None:
         """The run of a query; only names that the watcher has found are known."""
         name = parse_qs(query).get("run", [""])[0]
-        found = self.server.watcher.run(name)
-        if found is None:
+        watched = self.server.watcher.run(name)
+        if watched is None:
             self._refuse(HTTPStatus.NOT_FOUND, "There is no such run.")
-        return found
+        return watched
 
     def _events(self, _: str) -> None:
         """Rows as they change, as server-sent events."""
@@ -143,14 +143,14 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
 
     def _news(self) -> Iterator[bytes]:
-        watcher, known = self.server.watcher, -1
+        watcher, version = self.server.watcher, -1
         while not watcher.closed:
-            if watcher.version > known:
-                news = watcher.since(known)
-                known = int(str(news["version"]))
+            if watcher.version > version:
+                news = watcher.since(version)
+                version = int(str(news["version"]))
                 yield f"data: {json.dumps(news, allow_nan=False, default=str)}\n\n".encode()
                 time.sleep(0.1)  # many runs that change together become one event
-            elif not watcher.wait(known, SECONDS_BETWEEN_SIGNS):
+            elif not watcher.wait(version, SECONDS_BETWEEN_SIGNS):
                 yield b": still here\n\n"
 
     def _refuse(self, status: HTTPStatus, sentence: str) -> None:

@@ -36,10 +36,10 @@ def element(name: str, /, *children: object, **attributes: object) -> Html:
         >>> element("p", "a < b", class_="note", hidden=True, id=None)
         '<p class="note" hidden>a &lt; b</p>'
     """
-    given = {key.rstrip("_").replace("_", "-"): value for key, value in attributes.items()}
+    html_attributes = {key.rstrip("_").replace("_", "-"): value for key, value in attributes.items()}
     written = "".join(
         f" {key}" if value is True else f' {key}="{html.escape(str(value))}"'
-        for key, value in given.items()
+        for key, value in html_attributes.items()
         if value is not None and value is not False
     )
     if name in VOID:
@@ -82,8 +82,8 @@ def details(summary: str, *children: object) -> Html:
 
 def pairs(rows: Iterable[tuple[str, object]], kind: str) -> Html:
     """Names and their values."""
-    found = (element("div", element("dt", name), element("dd", value)) for name, value in rows)
-    return element("dl", *found, class_=kind)
+    entries = (element("div", element("dt", name), element("dd", value)) for name, value in rows)
+    return element("dl", *entries, class_=kind)
 
 
 def data(value: object, **attributes: object) -> Html:

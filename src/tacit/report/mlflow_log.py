@@ -54,8 +54,8 @@ class MlflowLog:
 
     def open(self, header: LogHeader) -> "MlflowWriter":
         client = self._client()
-        found = client.get_experiment_by_name(self.experiment)
-        experiment = client.create_experiment(self.experiment) if found is None else found.experiment_id
+        existing = client.get_experiment_by_name(self.experiment)
+        experiment = client.create_experiment(self.experiment) if existing is None else existing.experiment_id
         return MlflowWriter(client, str(experiment), header)
 
     def _client(self) -> "MlflowClient":
@@ -74,12 +74,12 @@ class MlflowWriter:
         from mlflow.entities import Param, RunTag
 
         self._client, self._finished = client, False
-        known = client.search_runs([experiment], f"tags.`{IDENTITY}` = '{header.identity}'", max_results=1)
-        run = known[0] if known else client.create_run(experiment, run_name=header.name)
+        matches = client.search_runs([experiment], f"tags.`{IDENTITY}` = '{header.identity}'", max_results=1)
+        run = matches[0] if matches else client.create_run(experiment, run_name=header.name)
         self._id, self._last = run.info.run_id, dict.fromkeys(run.data.metrics, 0)
         for name in self._last:
             self._last[name] = max(metric.step for metric in client.get_metric_history(self._id, name))
-        if known:
+        if matches:
             client.update_run(self._id, status="RUNNING")
             return
         tags = {IDENTITY: header.identity, **({"caveat": header.caveat} if header.caveat else {})}
@@ -104,15 +104,15 @@ class MlflowWriter:
         from mlflow.entities import Metric
 
         now = int(1000 * time.time())
-        found = [
+        metrics = [
             Metric(_allowed(name), float(value), now, report.round)
             for report in reports
             for name, value in scalars(report).items()
             if report.round > self._last.get(_allowed(name), 0)
         ]
-        if found:
-            self._client.log_batch(self._id, metrics=found)
-        self._last |= {metric.key: metric.step for metric in found}
+        if metrics:
+            self._client.log_batch(self._id, metrics=metrics)
+        self._last |= {metric.key: metric.step for metric in metrics}
 
 
 def _allowed(name: str) -> str:

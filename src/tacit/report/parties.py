@@ -43,20 +43,20 @@ def parties_of(method: Method, clients: int) -> list[Party]:
     """The parties in the order in which a round passes them."""
     noise = CLIENT_NOISE.get(type(method.mechanism), "")
     sends = {"server": ("update",), "enclave": ("encrypted", "update"), "nobody": ("update", "under a pad")}
-    seen = method.channel.messages_seen_by
+    observer = method.channel.messages_seen_by
     first = Party(
         f"{clients:,} clients",
         ["each sees its own data", *([noise] if noise else ["adds no noise"]), "and receives the model"],
-        sends.get(seen, ("message",)),
+        sends.get(observer, ("message",)),
         secret=True,
     )
     sums = ["adds the noise"] if isinstance(method.mechanism, CentralGaussian) else []
     noisy = "with noise" if method.terms.changes_rows else "without noise"
     last = Party("Recipients", ["see the model", "after every round", noisy])
     blind = Party("Server", ["sees only the sum", "updates the model"], ("model",))
-    if seen == "enclave":
+    if observer == "enclave":
         return [first, Party("Enclave", ["sees every message", *sums, "sums"], ("sum",), secret=True), blind, last]
-    if seen == "server":
+    if observer == "server":
         lines = ["sees every message", *sums, "updates the model"]
         return [first, Party("Server", lines, ("model",), secret=True), last]
     return [first, blind, last]

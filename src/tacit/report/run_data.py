@@ -166,29 +166,29 @@ class RunData:
 
 def find_runs(folder: Path) -> list[Path]:
     """The directories of runs in a folder and below it, in order; the folder itself, if it is one."""
-    found: list[Path] = []
-    waiting, seen = [folder], 0
-    while waiting and seen < MAX_FOLDERS:
-        each, seen = waiting.pop(), seen + 1
+    runs: list[Path] = []
+    waiting, visited = [folder], 0
+    while waiting and visited < MAX_FOLDERS:
+        each, visited = waiting.pop(), visited + 1
         if (each / MANIFEST).is_file():
-            found.append(each)
+            runs.append(each)
             continue
         try:
             waiting += [below for below in each.iterdir() if below.is_dir() and not below.is_symlink()]
         except OSError:
             continue
-    return sorted(found)
+    return sorted(runs)
 
 
 def read_runs(paths: Sequence[Path]) -> list[RunData]:
     """The runs in these directories, or in folders of them; raises `RunError` where there is none."""
-    found: dict[Path, RunData] = {}
+    by_path: dict[Path, RunData] = {}
     for path in paths:
         runs = find_runs(path) if path.is_dir() else []
         if not runs:
             raise RunError(f"Expected the directory of a run, or a folder of some, but there is none in {path}.")
-        found |= {each: RunData.read(each) for each in runs if each not in found}
-    return list(found.values())
+        by_path |= {each: RunData.read(each) for each in runs if each not in by_path}
+    return list(by_path.values())
 
 
 def thinned(values: Sequence[_T], most: int) -> list[_T]:

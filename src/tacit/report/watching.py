@@ -51,9 +51,9 @@ class RunWatcher:
         for name, reader in [*self._readers.items()]:
             if self.closed:
                 return
-            found = reader.read()
-            if found is not None:
-                self._publish(name, found)
+            watched = reader.read()
+            if watched is not None:
+                self._publish(name, watched)
         if not self.searched:
             with self.news:
                 self.searched = True
@@ -86,13 +86,13 @@ class RunWatcher:
             return self.news.wait_for(lambda: self.closed or self.version > known, seconds) and not self.closed
 
     def _search(self) -> None:
-        found = {_name(path, self.folder): path for path in find_runs(self.folder)}
-        self._readers = {name: self._readers.get(name) or _RunReader(path, name) for name, path in found.items()}
+        paths = {_name(path, self.folder): path for path in find_runs(self.folder)}
+        self._readers = {name: self._readers.get(name) or _RunReader(path, name) for name, path in paths.items()}
         with self.news:
-            gone = self._runs.keys() - found.keys()
-            for name in gone:
+            removed = self._runs.keys() - paths.keys()
+            for name in removed:
                 del self._runs[name], self._changed[name]
-            if gone:
+            if removed:
                 self._announce()
         self._last_search = time.monotonic()
 

@@ -124,9 +124,9 @@ def graph_parameters(
         GraphParameters(degree=40, threshold=11, floor=30, max_wrong=10, committee=49, quorum=30)
     """
     if sparse and clients > MAX_COMPLETE and survivors > corrupt:
-        found = next(_sparse_graphs(clients, corrupt, dropouts, survivors - corrupt), None)
-        if found is not None:
-            return found
+        parameters = next(_sparse_graphs(clients, corrupt, dropouts, survivors - corrupt), None)
+        if parameters is not None:
+            return parameters
     return _complete_graph(clients, threat_model, corrupt, dropouts)
 
 
@@ -227,10 +227,10 @@ def _complete_graph(clients: int, threat_model: ThreatModel, corrupt: int, dropo
 
 def chain(secret: bytes, links: int = MAX_DRAWS) -> list[bytes]:
     """A chain of nonces: each link is the digest of the next, the first one opens the commitment."""
-    found = [secret[:NONCE]]
+    nonces = [secret[:NONCE]]
     for _ in range(links - 1):
-        found.append(_previous(found[-1]))
-    return found[::-1]
+        nonces.append(_previous(nonces[-1]))
+    return nonces[::-1]
 
 
 def commitment(nonce: bytes, draw: int = 1) -> bytes:

@@ -98,9 +98,9 @@ class SecaggPolicy:
                 f"Expected threat model {self.threat_model.name} or stronger, got {proposed.threat_model.name}."
             )
         for name in ("corrupt", "cohort", "min_survivors"):
-            found, least = getattr(proposed, name), getattr(self, f"min_{name.removeprefix('min_')}")
-            if found < least:
-                raise ProtocolError(f"Expected {name}={found} >= {least}.")
+            value, least = getattr(proposed, name), getattr(self, f"min_{name.removeprefix('min_')}")
+            if value < least:
+                raise ProtocolError(f"Expected {name}={value} >= {least}.")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -396,12 +396,12 @@ def join_round(
     used = () if earlier is None else (*earlier.used, earlier.session.context)
     if session.context in used:
         raise ProtocolError("This session was used before. Use another config for every attempt of a round.")
-    wanted = KEY if session.parameters.surplus else 0
-    expect(len(noise_seed) == wanted, f"a noise seed of {wanted} bytes, got {len(noise_seed)}")
+    length = KEY if session.parameters.surplus else 0
+    expect(len(noise_seed) == length, f"a noise seed of {length} bytes, got {len(noise_seed)}")
     expect(0 <= client < CLIENT_LIMIT, f"0 <= client={client} < 2^32")
-    known = dict(directory or {})
+    public_keys = dict(directory or {})
     if session.parameters.threat_model is ThreatModel.ACTIVE_SERVER and (
-        not identity or known.get(client) != crypto.public_identity(identity)
+        not identity or public_keys.get(client) != crypto.public_identity(identity)
     ):
         raise UserError("Expected an identity listed in the directory: against an active server, keys are signed.")
     return SecaggClientState(
@@ -411,7 +411,7 @@ def join_round(
         binding=session.context,
         root=entropy(KEY),
         identity=identity,
-        directory=known,
+        directory=public_keys,
         noise_seed=noise_seed,
         used=used,
     )

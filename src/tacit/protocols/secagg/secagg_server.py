@@ -206,9 +206,9 @@ class _Server:
 
         body = self.challenge + pack_subset(dealers, around.members)
         bodies = dict.fromkeys(sorted(dealers), body)
-        given = yield from self._request(Phase.CHECK, around.binding, bodies, read)
-        lies, excluded = lies_in_answers(self._p, around, dealings, given)
-        return lies, self._recoverable(around, frozenset(given) - excluded)
+        answers = yield from self._request(Phase.CHECK, around.binding, bodies, read)
+        lies, excluded = lies_in_answers(self._p, around, dealings, answers)
+        return lies, self._recoverable(around, frozenset(answers) - excluded)
 
     def _recoverable(self, around: RosterGraph, sharers: frozenset[int]) -> frozenset[int]:
         """Clients of which enough neighbours remain; the rest count as dropouts before they pad anything."""

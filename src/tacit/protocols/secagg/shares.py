@@ -83,11 +83,11 @@ def from_bytes(data: bytes, count: int) -> Field:
 
 def uniform(count: int, key: bytes) -> Field:
     """The uniform elements of the field that a key yields, by rejection: of the 2^31 values of 31 bits, one is none."""
-    stream, drawn = crypto.keystream(key), np.zeros(0, np.uint64)
-    while drawn.size < count:
+    stream, values = crypto.keystream(key), np.zeros(0, np.uint64)
+    while values.size < count:
         words = np.frombuffer(stream.update(bytes(4 * (count + 8))), "<u4").astype(np.uint64) & _P
-        drawn = np.concatenate([drawn, words[words < _P]])
-    return drawn[:count]
+        values = np.concatenate([values, words[words < _P]])
+    return values[:count]
 
 
 def combine(matrix: Field, values: Field) -> Field:
@@ -148,13 +148,13 @@ def wrong_places(
     guess = _disagreeing(points, word, trusted[:threshold]) if len(trusted) >= threshold else None
     if guess is not None and len(guess) <= errors:
         return guess
-    found: frozenset[int] = frozenset()
+    wrong_points: frozenset[int] = frozenset()
     for column in range(word.shape[1]):
         wrong = _decode(points, word[:, column].tolist(), threshold)
         if wrong is None:
             return None
-        found |= wrong
-    return found if len(found) <= errors else None
+        wrong_points |= wrong
+    return wrong_points if len(wrong_points) <= errors else None
 
 
 def _disagreeing(points: list[int], word: Field, basis: list[int]) -> frozenset[int]:
