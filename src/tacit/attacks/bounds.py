@@ -104,7 +104,7 @@ class ErrorCounts:
     def bootstrap_lower_bound(self, delta: float, *, gaussian: bool) -> float:
         """The ε that all but one in twenty resamplings of the runs exceed.
 
-        An estimate and not a bound: a rate of zero stays zero in every resampling, and is taken as half an error.
+        An estimate and not a bound: a rate of zero stays zero in every resampling, and counts as half an error.
         """
         rng = np.random.default_rng(0)
         resampled = (
@@ -205,7 +205,7 @@ def epsilon_of_gaussian(mu: float, delta: float) -> float:
     def log_excess(epsilon: float) -> float:
         first = norm.logcdf(mu / 2 - epsilon / mu)
         second = epsilon + norm.logcdf(-mu / 2 - epsilon / mu)
-        if second >= first:  # as far as floating point can tell
+        if second >= first:  # up to floating point
             return -math.inf
         return float(first + np.log1p(-math.exp(second - first))) - math.log(delta)
 

@@ -13,14 +13,14 @@ from tacit.core.interfaces import Sampler
 from tacit.core.prices import Sampling
 
 _DRAWS = 500
-PAIRED = 64  # clients of which all pairs are looked at, in the first rounds
+PAIRED = 64  # clients whose pairs are all tested, in the first rounds
 PAIRED_ROUNDS = 4
 FAR = float(norm.isf(1e-6))  # standard deviations; there are at most a few dozen such tests
 Cohorts = NDArray[np.bool_]  # (draws, rounds, population)
 
 
 def sampler_problems(sampler: Sampler, population: int, rounds: int, key: Key) -> tuple[str, ...]:
-    """How the cohorts of many draws differ from what is declared, in words; usually nothing.
+    """Differences between the cohorts of many draws and the declaration, in words; usually none.
 
     Formal guarantees: a sampler that draws as it declares is reported with a probability of at most 0.005.
     """
@@ -52,7 +52,7 @@ def _inclusion(cohorts: Cohorts, declared: list[Sampling]) -> Iterator[str]:
 
 
 def _sizes(cohorts: Cohorts, declared: list[Sampling]) -> Iterator[str]:
-    """Cohorts of fixed size have it; those of independent coins vary as they should."""
+    """Sizes vary as declared under Poisson sampling, and are fixed otherwise."""
     draws, _, population = cohorts.shape
     for index, sampling in enumerate(declared):
         sizes, rate = cohorts[:, index].sum(1), sampling.rate

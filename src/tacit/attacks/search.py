@@ -35,29 +35,29 @@ from tacit.core import Key
 from tacit.errors import expect
 
 MIN_RUNS = 100
-OBSERVED, CHOSEN = 0.2, 0.2  # of all runs: to observe the noise, and to choose among statistics
+OBSERVED, CHOSEN = 0.2, 0.2  # of all runs: for observing the noise, and for choosing statistics
 FINALISTS = 2  # canaries that are run to choose among statistics, besides those of other kinds
 MIN_CHOSEN = 20  # runs of each of them, with and without it
-CLEAR = 20.0  # standard deviations, beyond which a statistic needs no other beside it
+CLEAR = 20.0  # standard deviations, beyond which one statistic is enough
 SIMPLE = "weighted by variance"  # of which nothing but variances is fitted
 FITTED = 0.9  # of what others promise
 STATISTICS = 4  # linear ones of each kind of release that are compared
-_SMALL = 64  # what has at most this many numbers is always looked at
-_MAX_NUMBERS = 4e7  # that are kept at once
+_SMALL = 64  # releases of at most this many numbers are never ignored
+_MAX_NUMBERS = 4e7  # in memory at once
 UNSTEADY_KEYS = 6  # over which an effect is averaged, if it differs between keys
-SWEPT = 512  # coordinates that are tried at once
-STEADY = 1.05  # an effect is known if it differs between keys by no more than this factor
+SWEPT = 512  # coordinates tried at once
+STEADY = 1.05  # an effect is steady if it differs between keys by no more than this factor
 Record = Mapping[str, FloatVector]
 
 
 @dataclass
 class Recorder:
-    """Runs an audit and records what is released, in the form of the first run.
+    """Runs an audit and records the releases, in the form of the first run.
 
     Attributes:
         audit: what is run.
         sampled: whether the sampler decides about the canary.
-        sizes: how many numbers each kind of release has.
+        sizes: count of numbers in each kind of release.
     """
 
     audit: Audit
@@ -84,13 +84,13 @@ class Recorder:
 
 @dataclass(frozen=True, eq=False)
 class CanaryTrial:
-    """A canary with its effect on everything that is released.
+    """A canary with its effect on all releases.
 
     Attributes:
         canary: its updates.
-        effects: by the name of what is released.
+        effects: by the name of the release.
         others: the same with another key; very different where the noise depends on the canary.
-        offsets: how much the other clients' updates move it.
+        offsets: the effects of the other clients' updates.
         separation: the best predicted separation of any linear test.
     """
 
@@ -101,7 +101,7 @@ class CanaryTrial:
     separation: float
 
     def moved(self, statistic: Statistic) -> float | None:
-        """By how much it moves a linear statistic in every run; None if that depends on the run."""
+        """Its shift of a linear statistic, the same in every run; None if it depends on the run."""
         if statistic.weights is None:
             return None
         one, other = (float(statistic.weights @ each[statistic.released]) for each in (self.effects, self.others))
@@ -112,7 +112,7 @@ class CanaryTrial:
 class Scored:
     """A statistic with its scores in runs with and without a canary, (2, runs).
 
-    `moved` is by how much the canary moves it in every run, if that is known.
+    `moved` is the canary's shift of each score, if it is the same in every run.
     """
 
     canary: Canary
@@ -143,10 +143,10 @@ class Search:
 
     Attributes:
         audit: what is run.
-        claim: what it is compared with.
+        claim: the claim to be tested.
         runs: how many, for observing, choosing and testing; the search itself takes a few hundred more.
         key: of all randomness.
-        evidence: what was found, once all `steps` are done.
+        evidence: the result, once all `steps` are done.
     """
 
     audit: Audit
@@ -192,7 +192,7 @@ class Search:
         return replace(catalog, bound=usable[0] if usable else 1.0)
 
     def _ignore_repetitions(self, canary: Canary) -> None:
-        """Leave out large releases that never change, and those that are multiples of the model's change."""
+        """Ignore large releases that never change, and those that are multiples of the model's change."""
         keys = [self.key.child("probe", number) for number in range(3)]
         probes = [self.record(canary, key, included=flag, sampled=False) for key in keys for flag in (True, False)]
         kept: list[str] = []
@@ -271,7 +271,7 @@ class Search:
         return self.empty[key, canary.first]
 
     def _finalists(self, catalog: CanaryCatalog, noises: Mapping[str, Noise]) -> list[CanaryTrial]:
-        """The canaries with the best predicted separation, and the best of kinds that show what linear tests do not."""
+        """The canaries with the best predicted separation, and the best of kinds whose effects linear tests miss."""
         trials = [self._candidate(canary, noises) for canary in (*catalog.all(), *self._swept(catalog, noises))]
         best = max(trials, key=lambda candidate: candidate.separation)
         trials += [self._candidate(canary, noises) for canary in catalog.variants(best.canary)]
@@ -300,7 +300,7 @@ class Search:
         return CanaryTrial(canary, effects, others, offsets, best)
 
     def _swept(self, catalog: CanaryCatalog, noises: Mapping[str, Noise]) -> Iterator[Canary]:
-        """The single coordinate in which a huge update has the largest effect, of many that are tried at once."""
+        """The single coordinate in which a huge update has the largest effect, of many tried at once."""
         dim = self.audit.state.dim
         order = torch.randperm(dim, generator=self.key.child("sweep").public_generator())[
             : min(SWEPT, 10_000_000 // dim + 8)
@@ -370,13 +370,13 @@ class Search:
         return scores
 
     def _decide(self, scored: list[Scored], runs: int) -> Scored:
-        """The statistic that promises most; where the noise should be Gaussian, a linear one has the sharper bound."""
+        """The statistic with the best expected bound; linear ones have a sharper bound under Gaussian noise."""
         if self.claim.full_participation or self.claim.epsilon is None:
             return max(scored, key=lambda each: self._promise(each, runs))
         return max(scored, key=lambda each: choose_threshold(each.worlds, runs, self.claim)[1])
 
     def _promise(self, scored: Scored, runs: int) -> float:
-        """The lower bound on μ that is to be expected of this many further runs."""
+        """The expected lower bound on μ of this many further runs."""
         by_counts = mu_of_rates(*expected_rates(scored.worlds, runs, self.claim))
         if not scored.statistic.linear:
             return FITTED * by_counts
@@ -403,7 +403,7 @@ class Search:
 
 
 def _oriented(statistic: Statistic, scores: NDArray[np.float64]) -> tuple[Statistic, NDArray[np.float64]]:
-    """An energy with the sign with which it is larger for runs with the canary."""
+    """An energy, signed so that it is larger for runs with the canary."""
     if statistic.family != "energy" or scores[0].mean() >= scores[1].mean():
         return statistic, scores
     return replace(statistic, score=lambda run: -statistic.score(run)), -scores

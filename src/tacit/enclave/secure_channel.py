@@ -140,7 +140,7 @@ def _check(
 
 
 def _prepared(context: ssl.SSLContext, identity: ChannelIdentity) -> ssl.SSLContext:
-    """With the own certificate. The `ssl` module reads keys from files only: one that its owner alone can read.
+    """With its own certificate. The `ssl` module reads keys from files only: one that only its owner can read.
 
     Inside Gramine, temporary files are in the enclave's own memory.
     """

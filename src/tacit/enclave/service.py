@@ -101,7 +101,7 @@ class EnclaveService:
     """The enclave's side of the protocol.
 
     Args:
-        configuration: what it does. Its digest is in every quote.
+        configuration: its digest is in every quote.
         method: the method that the configuration describes.
         upload_format: how the method's channel encodes updates.
         attestor: produces quotes.
@@ -146,7 +146,7 @@ class EnclaveService:
 
     @property
     def max_frame(self) -> int:
-        """The longest frame that a host has reason to send: an upload, or a round with the mechanism's memory."""
+        """The longest frame that a host needs to send: an upload, or a round with the mechanism's memory."""
         parameters = self.configuration.parameters
         memory = min(16 * parameters, MAX_MEMORY)
         return (1 << 20) + max(self._upload_format.max_size(parameters), memory)
@@ -167,7 +167,7 @@ class EnclaveService:
             return steps[frame.kind](Reader(frame.body))
         except TacitError as error:
             return enclave_messages.pack(MessageType.REFUSED, str(error).encode())
-        except Exception as error:  # nothing that is sent may end the service; the text could contain data
+        except Exception as error:  # no message may end the service; the text could contain data
             self._round = None
             reason = f"The request could not be processed ({type(error).__name__}); the round in progress was dropped."
             return enclave_messages.pack(MessageType.REFUSED, reason.encode())
@@ -309,7 +309,7 @@ class EnclaveService:
         return log_entry
 
     def _costs_more(self, index: int, turnout: Turnout) -> bool:
-        """Whether a round costs more than was declared before it, by ρ of zero-concentrated differential privacy."""
+        """Whether a round costs more than declared before it, by ρ of zero-concentrated differential privacy."""
         prices = (self.method.terms.price(Unit.CLIENT, index=index, turnout=each) for each in (turnout, None))
         incurred, planned = (None if price is None else price.accounted for price in prices)
         if planned is None:

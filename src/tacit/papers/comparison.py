@@ -1,4 +1,4 @@
-"""Measured and published numbers side by side: the document that is printed, saved, read again and drawn.
+"""Measured and published numbers side by side: the document that is printed, saved, loaded and drawn.
 
 A comparison has rows, like the table of the paper; a row has trials, one per seed. Apart from the seconds nothing in
 it depends on the machine, and its size does not grow with the number of clients.
@@ -56,8 +56,8 @@ class Spread:
         mean: its mean.
         lowest: its minimum.
         highest: its maximum.
-        further: how far from the mean a run with one more seed lies, at most, with a probability of 95 % (Student's t);
-            None: fewer than `MIN_SEEDS` seeds do not tell.
+        further: the half-width of the 95 % prediction interval for one more seed (Student's t); None: fewer than
+            `MIN_SEEDS` seeds.
     """
 
     mean: float
@@ -67,7 +67,7 @@ class Spread:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> "Spread":
-        """That of some values.
+        """The spread of values.
 
         Example:
             >>> round(Spread.of([0.90, 0.92, 0.94]).further, 3), Spread.of([0.90, 0.94]).further
@@ -92,9 +92,9 @@ class ComparisonRow:
         trials: one per seed.
         paper: the published numbers by quantity; `source` is their place in the paper.
         proved: whether (ε, δ) is a guarantee.
-        guarantee: the guarantee in words, or that there is none and why.
+        guarantee: the guarantee in words, or why there is none.
         spent: whether the budget allows no further round.
-        caveat: a sentence that is shown wherever the row is shown; empty: none.
+        caveat: a sentence that is always shown with the row; empty: none.
     """
 
     name: str
@@ -125,7 +125,7 @@ class ComparisonRow:
         )
 
     def same_settings(self, other: "ComparisonRow") -> bool:
-        """Whether both are of the same method and task with the same arguments, so that seeds can be added."""
+        """Whether method, task and arguments are the same, so that seeds can be added."""
         return self._settings() == other._settings()
 
     def _settings(self) -> str:
@@ -215,7 +215,7 @@ def _interval(values: Sequence[float]) -> tuple[float, float]:
         [-0.048, 0.448]
     """
     interval = Interval.of(values)
-    if interval is None or interval.half is None:  # values that are not finite say nothing
+    if interval is None or interval.half is None:  # non-finite values exclude nothing
         return -math.inf, math.inf
     return interval.mean - interval.half, interval.mean + interval.half
 
@@ -277,7 +277,7 @@ class Comparison:
 
     @classmethod
     def from_bytes(cls, content: bytes, label: str) -> Self:
-        """Read what `to_bytes` wrote, and judge it again; anything else is a `UserError`."""
+        """The inverse of `to_bytes`, judged again; raises `UserError` for other bytes."""
         source = Source(label=label, advice=_ADVICE, closed=False)
         return convert(read_json(content, dict[str, Any], source, version=_FORMAT), cls, source)
 

@@ -88,7 +88,7 @@ def _measured(curve: Curves, quantity: str) -> tuple[Numbers, Numbers]:
 
 
 def densities(rows: Sequence[ComparisonRow], panel: HistogramPanel) -> Iterator[Density]:
-    """The histograms of a panel, in its order; rows without one are left out."""
+    """The histograms of a panel, in its order; rows without one are omitted."""
     by_name = {row.name: row for row in rows}
     for index, name in enumerate(panel.rows):
         trials = by_name[name].trials if name in by_name else ()
@@ -100,7 +100,7 @@ def densities(rows: Sequence[ComparisonRow], panel: HistogramPanel) -> Iterator[
 
 
 def error_bars(rows: Sequence[ComparisonRow], plot: ScatterPlot) -> Iterator[ErrorBars]:
-    """The lines in the order of their argument; rows in which the quantity was not measured are left out."""
+    """The lines in the order of their argument; rows without a measured quantity are omitted."""
     groups: dict[float, list[tuple[float, Numbers]]] = {}
     for row in rows:
         values = [trial.values.get(plot.y) for trial in row.trials]

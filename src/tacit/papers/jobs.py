@@ -1,6 +1,6 @@
-"""What a study runs: one directory per row and seed, run or attacked once, resumed after an interruption.
+"""The jobs of a study: one directory per row and seed, run or attacked once, resumed after an interruption.
 
-An existing run is used only if it is the one that the study describes now; any other is refused, not overwritten.
+An existing run is used only if it matches the study; any other is rejected, not overwritten.
 """
 
 import json
@@ -56,7 +56,7 @@ class Job:
         return self.experiment.build_method()
 
     def finished(self) -> bool:
-        """Whether it has been run; another run in its directory is a `RunError`."""
+        """Whether it has run; raises `RunError` for another run in its directory."""
         if not (self.directory / MANIFEST).exists():
             return False
         manifest = read_manifest(self.directory)
@@ -178,7 +178,7 @@ class AttackJob:
         return self.job.directory / FOUND
 
     def finished(self) -> bool:
-        """Whether the attack was made; a result of other settings is a `RunError`."""
+        """Whether the attack ran; raises `RunError` for a result of other settings."""
         if not self.file.exists():
             return False
         if self._read().settings != self._settings():
@@ -186,7 +186,7 @@ class AttackJob:
         return True
 
     def run(self, task: Task, watch: Callable[[Iterator[Reconstruction], int], Iterable[Reconstruction]]) -> None:
-        """Attack, and save the result; `watch` passes on each client's result, and receives their number."""
+        """Attack, and save the result; `watch` passes on the clients' results, and receives their number."""
         victims, observations = observe_victims(self.job.method, task, self.config, self.job.seed)
         attacked = sum(len(observation.per_client()) for observation in observations)
         results = [*watch(reconstructions(victims, observations, self.config, self.job.seed), attacked)]

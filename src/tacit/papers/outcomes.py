@@ -230,7 +230,7 @@ def _with_maps(
 
 
 def _maps(job: Job, plot: ImportanceMaps) -> Curves:
-    """All maps of one run, which is repeated for them, with six digits."""
+    """All maps of one run, to six digits; the run is repeated for them."""
     task = job.experiment.build_task()
     shape = _image_shape(task, job)
     method = calibrate_method(job.method, len(task.population), task.population.client_units)
@@ -264,6 +264,6 @@ def _six_digits(values: Iterable[float]) -> tuple[float | None, ...]:
     return tuple(map(short, values))
 
 
-# Figures for which the curves of the trials are others than quantities over rounds.
+# Figures whose curves are not quantities over rounds.
 _FIGURE_DATA: Mapping[type, Callable[..., tuple[ComparisonRow, ...]]]
 _FIGURE_DATA = {HistogramPlot: _with_histograms, ImportanceMaps: _with_maps}

@@ -102,7 +102,7 @@ Quantity: TypeAlias = Callable[[FinishedRun], float | None]
 
 
 def derived(run: FinishedRun, columns: Sequence[str]) -> dict[str, float | None]:
-    """Compute those of the columns that are not reported for every run anyway."""
+    """Compute the columns that are not reported for every run."""
     return {name: DERIVED[name](run) for name in columns if name in DERIVED}
 
 

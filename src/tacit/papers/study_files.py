@@ -1,4 +1,4 @@
-"""Files of studies: where they are and what they are called.
+"""Files of studies: their folders and names.
 
 The package contains the studies of papers, `tacit/papers/studies/<paper>/<what>.toml`. Files in
 `./experiments/<paper>/` are added to them, and replace those of the same name. Listing studies does not import PyTorch.
@@ -66,7 +66,7 @@ def summaries() -> list[StudySummary]:
 
 
 def find_study(name: str, rows: Sequence[str] = ()) -> StudySummary:
-    """Return the summary of a study; an unknown name, or that of a row, is a `UserError` that suggests the nearest."""
+    """Return the summary of a study; for an unknown study or row, a `UserError` suggests the nearest."""
     summary = _summary(name, choose(study_files(), name, "a table or figure"))
     for row in rows:
         choose(dict.fromkeys(summary.rows, row), row, f"a row of {name}")

@@ -26,8 +26,8 @@ An experiment file with a further table::
 
 The held-out data are divided: runs are evaluated on the validation part, by which the best combination is chosen, and
 only that one is evaluated on the other part. Runs are those of a study (`tacit.papers.jobs`), so that finished ones are
-not repeated and interrupted ones resume; their noise is seeded, so that a sweep can be repeated. What was tried is in
-an Optuna study in the folder of the runs (`optuna.db`), for its pictures and its dashboard.
+not repeated and interrupted ones resume; their noise is seeded, so that a sweep can be repeated. All trials are in an
+Optuna study in the folder of the runs (`optuna.db`), for its plots and its dashboard.
 """
 
 import json
@@ -124,7 +124,7 @@ class Sweep:
 
     @cached_property
     def space(self) -> dict[str, BaseDistribution]:
-        """What each argument is chosen from; those of the task begin with `task.`."""
+        """The search space, by argument; those of the task begin with `task.`."""
         task = {f"task.{key}": value for key, value in self.table.task_args.items()}
         values = {**_flat(self.table.args), **task}
         if not values:
@@ -133,7 +133,7 @@ class Sweep:
 
     @cached_property
     def planned(self) -> list[Params]:
-        """The combinations that are known before any has run, each once; none if the sampler learns from results."""
+        """The combinations known before any has run, each once; none if the sampler learns from results."""
         if self.table.trials is UNSET:
             lists = [each.choices for each in self.space.values() if isinstance(each, CategoricalDistribution)]
             if len(lists) < len(self.space):
@@ -150,7 +150,7 @@ class Sweep:
 
     @property
     def points(self) -> list["SweepPoint"]:
-        """The combinations that are known before any has run; of a sampler that learns, one for a try."""
+        """The combinations known before any has run; for a sampler that learns, one example."""
         return [SweepPoint(self, params) for params in self.planned or self._drawn(1)]
 
     @property
@@ -178,7 +178,7 @@ class Sweep:
         return 1 if self.metric in LOWER_IS_BETTER else -1
 
     def open(self) -> optuna.Study:
-        """The study of what was tried, in the folder of the runs; another table of values has another study."""
+        """The Optuna study, in the folder of the runs; another table of values has another study."""
         files.make_private(self.out)
         values = {key: optuna.distributions.distribution_to_json(each) for key, each in self.space.items()}
         identity = json.dumps([values, self.table.seed, self.table.sampler, self.table.pruner, self.metric])
@@ -192,7 +192,7 @@ class Sweep:
         )
 
     def prepare(self) -> int:
-        """Enter what is planned, and again what was interrupted; returns how many combinations have yet to be tried."""
+        """Enqueue planned and interrupted combinations; returns how many have yet to be tried."""
         study = self.open()
         for params in self.planned:
             study.enqueue_trial(dict(params), skip_if_exists=True)
@@ -207,9 +207,9 @@ class Sweep:
         return self.trials - len(tried.keys() | pruned) + len(removed)
 
     def play(self, workers: Workers, show: Show) -> None:
-        """Try the next combination with every seed; `show` gets the steps of a run and its label."""
+        """Try the next combination with every seed; `show` receives the steps of a run and its label."""
         study = self.open()
-        if self.table.sampler == "tpe":  # what it draws depends on what was tried, not on interruptions
+        if self.table.sampler == "tpe":  # its draws depend on earlier trials, not on interruptions
             study.sampler = TPESampler(seed=self.table.seed + len(study.trials))
         trial = study.ask(self.space)
         point = SweepPoint(self, trial.params)
@@ -230,7 +230,7 @@ class Sweep:
         return math.inf * self.sign if measured is None else measured.mean
 
     def tried(self) -> list["SweepPoint"]:
-        """The combinations that were run to their end, in order."""
+        """The completed combinations, in order."""
         finished = {point.label: point for point in self._ended(TrialState.COMPLETE)}
         planned = [SweepPoint(self, params).label for params in self.planned]
         return [finished[label] for label in planned or finished if label in finished]
@@ -265,7 +265,7 @@ class SweepPoint:
 
     @cached_property
     def values(self) -> Params:
-        """The arguments, with four digits of what was drawn from a range."""
+        """The arguments; those drawn from a range have four digits."""
         continuous = {key for key, each in self.sweep.space.items() if isinstance(each, FloatDistribution)}
         return {key: float(f"{value:.4g}") if key in continuous else value for key, value in self.params.items()}
 
@@ -329,7 +329,7 @@ class SweepResult:
 
 
 def read_sweep(path: Path, out: Path, *, trust: bool = False) -> Sweep:
-    """The sweep that a TOML file describes; everything that can be wrong about its names is found here."""
+    """The sweep that a TOML file describes; all of its names are checked here."""
     table = dict(load_toml(path))
     if not isinstance(table.get("sweep"), Mapping):
         raise UserError(f"Expected a table [sweep] in {path}. Without one, run it with tacit run {path}.")

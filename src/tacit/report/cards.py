@@ -1,8 +1,8 @@
 """Cards: a method's pieces, who sees what, what is guaranteed and what is not, how to run it and how to cite it.
 
 Who sees what follows from what the pieces declare (`channel.messages_seen_by`, `method.weighted`,
-`method.terms`), the same declarations by which wrong compositions are refused. Details come from the sections *Sees*
-and *Formal guarantees* of the pieces' docstrings.
+`method.terms`); the same declarations reject wrong compositions. Details come from the sections *Sees* and *Formal
+guarantees* of the pieces' docstrings.
 """
 
 import inspect
@@ -173,7 +173,7 @@ def _describe(release: Release) -> str:
 
 
 def _price(method: Method, unit: Unit = Unit.CLIENT) -> UnitPrice:
-    """The price of a round; for noise that the budget decides, that of noise multiplier 1."""
+    """The price of a round; if the budget calibrates the noise, that of noise multiplier 1."""
     return method.with_noise_multiplier(1.0).terms.prices[unit]
 
 

@@ -1,6 +1,6 @@
 """A run in MLflow: a run of an experiment, with the settings as parameters and a step of metrics per round.
 
-Where it is written is what `MLFLOW_TRACKING_URI` says, or MLflow's default. MLflow's own telemetry is switched off.
+`MLFLOW_TRACKING_URI`, or MLflow's default, decides where it is stored. MLflow's own telemetry is switched off.
 """
 
 import os
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
 
 IDENTITY = "tacit.run"
-_AT_ONCE = 50  # rounds of one request; MLflow takes a thousand figures
+_AT_ONCE = 50  # rounds of one request; MLflow accepts a thousand metrics
 _TIMEOUTS = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2", "MLFLOW_HTTP_REQUEST_TIMEOUT": "20"}  # unless the user sets them
 
 
@@ -30,7 +30,7 @@ class MlflowLog:
 
     Attributes:
         experiment: the experiment to which the run belongs; it is created if there is none.
-        uri: where MLflow stores it; None: as `MLFLOW_TRACKING_URI` says, or MLflow's default.
+        uri: where MLflow stores it; None: at `MLFLOW_TRACKING_URI`, or MLflow's default.
     """
 
     experiment: str = "tacit"
@@ -68,7 +68,7 @@ class MlflowLog:
 
 
 class MlflowWriter:
-    """One run in MLflow: the one that a tag names as the same run of Tacit, or a new one."""
+    """One run in MLflow: the one whose tag identifies this run of Tacit, or a new one."""
 
     def __init__(self, client: "MlflowClient", experiment: str, header: LogHeader) -> None:
         from mlflow.entities import Param, RunTag
@@ -116,5 +116,5 @@ class MlflowWriter:
 
 
 def _allowed(name: str) -> str:
-    """A name without the characters that MLflow refuses."""
+    """A name without the characters that MLflow rejects."""
     return re.sub(r"[^\w./ :-]", "_", name)

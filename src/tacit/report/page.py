@@ -1,7 +1,7 @@
 """A self-contained page about runs: one file without network access, for reading, printing and signing.
 
 Styles and scripts are part of the page. A policy in its head (Content-Security-Policy) allows exactly these, by their
-digests, and no request of any kind; everything that comes from files is escaped.
+digests, and no request of any kind; all text from files is escaped.
 """
 
 import base64
@@ -30,7 +30,7 @@ from tacit.runs.bandwidth import Savings
 STYLES, SCRIPTS = ("uplot.min.css", "page.css"), ("uplot.min.js", "charts.js")
 BADGES = {"finished": "good", "running": "warn", "interrupted": "warn", "failed": "bad"}
 BAR = element("span", "share as a bar", class_="unseen")
-GIVEN = ("rounds", "budget", "patience", "report_delta")  # fields of a method beside its pieces
+GIVEN = ("rounds", "budget", "patience", "report_delta")  # fields of a method besides its pieces
 
 
 @cache
@@ -109,7 +109,7 @@ def _contents() -> Html:
 
 
 def _cards(figures: Iterable[tuple[str, str, str]]) -> Html:
-    """Figures with a name and a note each."""
+    """Values with a name and a note each."""
     return pairs(
         [(name, join([value, element("small", note) if note else None])) for name, value, note in figures], "cards"
     )
@@ -200,7 +200,7 @@ def _final(run: RunData) -> Html | None:
 
 
 def _traffic(run: RunData) -> Html:
-    """Bytes by phase: updates and broadcasts, and what the channel's own protocol adds."""
+    """Bytes by phase: updates and broadcasts, and the overhead of the channel's protocol."""
     bandwidth = run.bandwidth
     overhead = bandwidth.overhead
     parts = [("updates and broadcasts", bandwidth.up - overhead.up, bandwidth.down - overhead.down)]
@@ -239,7 +239,7 @@ def _timings(run: RunData) -> Html:
 
 
 def _clients(run: RunData) -> Html:
-    """Who took part how often, where that may be shown, and whose messages were rejected."""
+    """Participation by client, where that may be shown, and rejected messages."""
     rejected = Counter(client for report in run.reports for client in report.rejected)
     declined = sum(len(report.declined) for report in run.reports)
     parts: list[Html | None] = [_fairness(run)]

@@ -14,7 +14,7 @@ from tacit.pieces.mechanisms import (
 from tacit.report.markup import Html, element
 
 _WIDTH, _HEIGHT, _GAP, _LINE = 208, 104, 96, 18  # of a box, between two, and of a line of text
-CLIENT_NOISE = {  # what a client does to its update before it is sent
+CLIENT_NOISE = {  # what a client does to its update before sending it
     DistributedGaussian: "adds a share of the noise",
     NbaflGaussian: "adds noise",
     ByImportance: "adds noise",
@@ -40,7 +40,7 @@ class Party:
 
 
 def parties_of(method: Method, clients: int) -> list[Party]:
-    """The parties in the order in which a round passes them."""
+    """The parties, in the order of a round."""
     noise = CLIENT_NOISE.get(type(method.mechanism), "")
     sends = {"server": ("update",), "enclave": ("encrypted", "update"), "nobody": ("update", "under a pad")}
     observer = method.channel.messages_seen_by

@@ -1,4 +1,4 @@
-"""Runs that differ only in their seed, together: means with 95 % intervals, and one guarantee for all of them."""
+"""Groups of runs that differ only in their seed: means with 95 % intervals, and one guarantee for each group."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -58,7 +58,7 @@ class RunGroup:
 
     @cached_property
     def guarantee(self) -> Guarantee | LeakageGuarantee:
-        """The weakest guarantee of its runs; none, if one of them has none."""
+        """The weakest guarantee of its runs; none if one of them has none."""
         return max((run.guarantee for run in self.runs), key=_weakness)
 
     def to_json(self) -> dict[str, object]:
@@ -79,7 +79,7 @@ class RunGroup:
 
 
 def grouped(runs: Iterable[RunData]) -> tuple[list[RunGroup], list[str]]:
-    """The runs in groups, and a sentence about each that is left out because it repeats another one bit by bit."""
+    """The runs in groups, and a note about each run omitted because it repeats another one bit for bit."""
     groups: dict[str, list[RunData]] = {}
     seen: dict[str, RunData] = {}
     notes = []
@@ -126,7 +126,7 @@ def rows(groups: Sequence[RunGroup]) -> list[list[str]]:
 
 
 def guarantees(groups: Sequence[RunGroup]) -> dict[str, Guarantee | LeakageGuarantee]:
-    """Each different guarantee once, by the labels of the groups that have it."""
+    """Each distinct guarantee, by the labels of its groups."""
     by_text: dict[str, list[RunGroup]] = {}
     for group in groups:
         by_text.setdefault(str(group.guarantee), []).append(group)
@@ -134,7 +134,7 @@ def guarantees(groups: Sequence[RunGroup]) -> dict[str, Guarantee | LeakageGuara
 
 
 def guarantee_lines(groups: Sequence[RunGroup]) -> list[str]:
-    """The guarantees as sentences, each once."""
+    """The distinct guarantees as sentences."""
     by_labels = guarantees(groups)
     lines = []
     for labels, guarantee in by_labels.items():
@@ -186,7 +186,7 @@ def _intervals(values: Mapping[str, Sequence[float]]) -> dict[str, Interval]:
 
 
 def _key(run: RunData) -> str:
-    """What must be equal for runs to be repetitions of each other: everything but the seed and what follows from it."""
+    """What is equal in repetitions of a run: everything but the seed and what follows from it."""
     manifest = run.manifest
     task = replace(manifest.task, not_covered=())
     return repr(

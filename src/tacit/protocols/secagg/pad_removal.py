@@ -21,12 +21,12 @@ from tacit.wire.packing import Reader
 
 @dataclass(frozen=True)
 class Misbehaviour:
-    """Who has lied, as far as it is certain if at most the declared fraction of clients did.
+    """The certain liars, if at most the declared fraction of clients lie.
 
     Attributes:
         dealers: clients that shared inconsistent secrets, or a key other than the announced one.
         holders: clients that revealed wrong shares of others' secrets.
-        disputed: (client, holder) of whom one lies; it cannot be said which.
+        disputed: (client, holder) of whom one lies; which is unknown.
     """
 
     dealers: frozenset[int] = frozenset()
@@ -59,7 +59,7 @@ class Announced:
 
 @dataclass(frozen=True, eq=False)
 class RosterGraph:
-    """What the server knows once the roster is fixed: clients, their neighbours, and what binds all that follows."""
+    """The server's knowledge once the roster is fixed: clients, their neighbours, and the binding of later messages."""
 
     context: bytes
     circle: Circle
@@ -91,7 +91,7 @@ class RosterGraph:
 
 @dataclass(frozen=True, eq=False)
 class PaddedUpload:
-    """What came with a vector.
+    """What is sent with a vector.
 
     Attributes:
         signature: on the sharers, on a sparse graph.
@@ -131,7 +131,7 @@ def read_revealed(
 def lies_in_answers(
     p: Parameters, around: RosterGraph, dealings: Mapping[int, Dealing], given: Mapping[int, Mapping[int, Field]]
 ) -> tuple[Misbehaviour, frozenset[int]]:
-    """What holders' answers show: lies, and the clients that cannot take part because their shares do not fit."""
+    """The lies that holders' answers show, and the clients excluded because their shares do not fit."""
     excluded, named, disputes, suspects = set[int](), set[int](), set[tuple[int, int]](), Counter[int]()
     for client, each in dealings.items():
         answers = {j: given[j][client] for j in each.holders if j in given}
@@ -229,7 +229,7 @@ class SecretRecovery:
         return {j: shares.secret_of(limbs[j], KEY) for j in sorted(self._survivors)}
 
     def _recover(self, given: Mapping[int, Mapping[int, Field]], place: int) -> dict[int, list[int]]:
-        """The limbs of each survivor's secret, from what holders gave; holders whose shares are wrong are named."""
+        """The limbs of each survivor's secret, from the holders' shares; holders whose shares are wrong are named."""
         limbs = {}
         for client in sorted(self._survivors):
             corrections = shares.secret_part(self._dealings[client].corrections, place)

@@ -81,7 +81,7 @@ class SecaggPolicy:
 
     Attributes:
         threat_model: this threat model or a stronger one.
-        min_corrupt: at least this fraction must be allowed to collude.
+        min_corrupt: at least this fraction may collude.
         min_cohort: at least this many clients must announce.
         min_survivors: at least this many must upload before any share is revealed.
     """

@@ -208,7 +208,7 @@ def padded_vector(state: SecaggClientState, neighbours: list[int]) -> bytes:
 def _escrowed(state: SecaggClientState, neighbour: int) -> bytes:
     """The secret of a pad, which can be read if the neighbour drops out, whatever key it has shared.
 
-    Then this client may be gone, too.
+    This client may have dropped out by then, too.
     """
     row = shares.elements(state.holds[neighbour], state.session.parameters)
     part = shares.secret_part(row, shares.PAD)
