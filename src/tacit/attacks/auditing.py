@@ -7,9 +7,9 @@ chosen by the adversary too (a guarantee holds for all data), so that no run has
 Where records are protected, the canary is the only record of a client that always takes part: its gradient is chosen by
 the adversary, the trainer clips it, and the trainer's own coins decide whether a batch contains it.
 
-What is recorded of a run is not only the model: the released sum and its divisor, what is broadcast, everything that a
-checkpoint stores, models that are evaluated beside the main one, and whether the run failed. `tacit.attacks.search`
-looks for the canary and the statistic that show the most.
+A record of a run contains more than the model: the released sum and its divisor, the broadcasts, all contents of a
+checkpoint, models that are evaluated beside the main one, and whether the run failed. `tacit.attacks.search` looks for
+the canary and the statistic that show the most.
 """
 
 from collections.abc import Mapping, Sequence
@@ -37,8 +37,8 @@ AuditAdjacency = Literal["add-or-remove", "replace-one", "zero-out"]
 Released = Mapping[str, Tensor]  # everything that a run released, by name, one flat tensor for all rounds
 CANARY_NORM = 1e4  # before clipping: larger than any clipping bound
 GUESSED_FRACTION = 0.1  # of the canaries of one run are guessed included, and as many excluded; fixed before any run
-FAILED = "failure"  # the name under which it is recorded whether a run failed
-STRUCTURE = "names and sizes"  # whether, too, other things were released than in the first run
+FAILED = "failure"  # the name of the record of whether a run failed
+STRUCTURE = "names and sizes"  # and of whether they differ from those of the first run
 _EXACT = 1024  # tensors of at most this many numbers are recorded in double precision
 
 
@@ -65,7 +65,7 @@ class Canary:
 
     @property
     def coordinates(self) -> int:
-        """In how many coordinates it is not zero."""
+        """The number of its nonzero coordinates."""
         return int((self.updates != 0).any(0).sum()) if bool(self.updates.isfinite().all()) else 0
 
 
@@ -116,11 +116,11 @@ class Audit:
         state, released = self.state, []
         for index in range(self.rounds):
             try:
-                state, found = self._round(state, crowd, index, key, sampled=sampled)
-            except TacitError:  # that a round fails is observed, too
+                state, observed = self._round(state, crowd, index, key, sampled=sampled)
+            except TacitError:  # a failed round is observed, too
                 released.append({FAILED: torch.ones(1, dtype=torch.float64)})
                 break
-            released.append(found)
+            released.append(observed)
         return _joined(released)
 
     def _round(
@@ -133,7 +133,7 @@ class Audit:
         else:  # for records, the server knows the clients, and amplification is by batches
             cohort = self.given_cohort(crowd.ids, index, alone=crowd.alone)
         present = cohort[crowd.present(cohort)]
-        if len(present) < method.channel.min_cohort:  # is played as if nobody had been drawn
+        if len(present) < method.channel.min_cohort:  # runs as if nobody had been drawn
             present = present[:0]
         now = SimulatedRound.of(
             index=index,
@@ -150,7 +150,7 @@ class Audit:
         return after, _observed(method, state, after, noisy, sent.sent(first=True))
 
     def lost(self, cohort: int) -> int:
-        """How many of a cohort of this size drop out."""
+        """Number of dropouts in a cohort of this size."""
         return int(self.dropouts * cohort)
 
     @property
@@ -204,14 +204,14 @@ class Audit:
 
 @dataclass(frozen=True, eq=False)
 class _Crowd:
-    """The canaries of a run, and what everybody else sends.
+    """The canaries of a run, and the update of all others.
 
     Attributes:
         ids: the canaries' client numbers.
         updates: (rounds, canaries, dim).
         included: (canaries,).
         others: the update of every other client, (dim,); None: zeros.
-        absent: whether excluded canaries are absent; otherwise they send something else.
+        absent: whether excluded canaries are absent; otherwise they send another update.
         alone: whether no other client is in their cohorts.
     """
 
@@ -223,7 +223,7 @@ class _Crowd:
     alone: bool = False
 
     def present(self, cohort: Tensor) -> Tensor:
-        """All but canaries that are absent, which are not replaced in the cohort."""
+        """All but absent canaries, which are not replaced in the cohort."""
         return ~torch.isin(cohort, self.ids[~self.included]) if self.absent else torch.ones(len(cohort)).bool()
 
 
@@ -239,7 +239,7 @@ class GivenUpdates:
         records: the update along which each client's only record is, before clipping, (clients, dim), beside those of
             `updates`; None: it has none.
         sampled: whether the trainer's batches decide about that record; otherwise it is in all of them.
-        asked: the descents that they were asked for.
+        asked: the descents requested from them.
     """
 
     clients: Tensor
@@ -286,7 +286,7 @@ class GivenUpdates:
         return torch.zeros(len(self.clients), 1 + perturbation.count, dtype=torch.float64)
 
     def losses(self, hypotheses: Tensor) -> Tensor:
-        """To these clients all hypotheses are equal."""
+        """These clients score all hypotheses equally."""
         return hypotheses.new_zeros(len(self.clients), len(hypotheses))
 
     def keep(self, which: Tensor) -> Wave:
@@ -298,9 +298,9 @@ class GivenUpdates:
 def _observed(
     method: Method, before: State, after: State, noisy: Sum, sent: Mapping[Part, Tensor]
 ) -> dict[str, Tensor]:
-    """What is released in a round, by name."""
+    """The releases of a round, by name."""
     grid = 0.0 if noisy.grid_step is None else noisy.grid_step.size
-    found = {
+    released = {
         "model": after.weights - before.weights,
         "sum": noisy.total,
         "divisor": torch.tensor([noisy.weight], dtype=torch.float64),
@@ -309,7 +309,7 @@ def _observed(
         **{f"checkpoint: {name}": value for name, value in after.memory.items()},
         **{f"model evaluated as {name}": value for name, value in method.trainer.variants(after).items()},
     }
-    return {name: _flat(value) for name, value in found.items()}
+    return {name: _flat(value) for name, value in released.items()}
 
 
 def _flat(value: Tensor) -> Tensor:
@@ -319,9 +319,9 @@ def _flat(value: Tensor) -> Tensor:
 
 
 def _joined(rounds: list[dict[str, Tensor]]) -> Released:
-    names = dict.fromkeys(name for found in rounds for name in found)
+    names = dict.fromkeys(name for released in rounds for name in released)
     empty = torch.zeros(0)
-    joined = {name: torch.cat([found.get(name, empty) for found in rounds]) for name in names}
+    joined = {name: torch.cat([released.get(name, empty) for released in rounds]) for name in names}
     return {FAILED: torch.zeros(1, dtype=torch.float64), **joined}
 
 

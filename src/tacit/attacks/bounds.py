@@ -104,14 +104,14 @@ class ErrorCounts:
     def bootstrap_lower_bound(self, delta: float, *, gaussian: bool) -> float:
         """The ε that all but one in twenty resamplings of the runs exceed.
 
-        An estimate and not a bound: a rate of zero stays zero in every resampling, and is taken as half an error.
+        An estimate and not a bound: a rate of zero stays zero in every resampling, and counts as half an error.
         """
         rng = np.random.default_rng(0)
-        drawn = (
+        resampled = (
             (rng.binomial(runs, errors / runs, RESAMPLES) + 0.5 * (errors == 0)) / runs
             for errors, runs in ((self.false_negatives, self.included), (self.false_positives, self.excluded))
         )
-        rates = [(min(max(a, 1e-9), 1 - 1e-9), min(max(b, 1e-9), 1 - 1e-9)) for a, b in zip(*drawn, strict=True)]
+        rates = [(min(max(a, 1e-9), 1 - 1e-9), min(max(b, 1e-9), 1 - 1e-9)) for a, b in zip(*resampled, strict=True)]
         return float(np.quantile([_epsilon_at(fnr, fpr, delta, gaussian=gaussian) for fnr, fpr in rates], 0.05))
 
     def __str__(self) -> str:
@@ -205,7 +205,7 @@ def epsilon_of_gaussian(mu: float, delta: float) -> float:
     def log_excess(epsilon: float) -> float:
         first = norm.logcdf(mu / 2 - epsilon / mu)
         second = epsilon + norm.logcdf(-mu / 2 - epsilon / mu)
-        if second >= first:  # as far as floating point can tell
+        if second >= first:  # up to floating point
             return -math.inf
         return float(first + np.log1p(-math.exp(second - first))) - math.log(delta)
 

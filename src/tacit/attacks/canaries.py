@@ -14,7 +14,7 @@ _MAX_LAYERS = 12
 BLOCKS = 10
 COORDINATES = 3
 _HOSTILE = {"not a number": torch.nan, "numbers whose squares overflow": 3e38}
-LENGTHS = (1.5, 3.0, 9.0)  # in clipping bounds: for rules that clip only what is much too long
+LENGTHS = (1.5, 3.0, 9.0)  # in clipping bounds: for rules that clip only very long updates
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class CanaryCatalog:
     key: Key
 
     def first(self) -> Canary:
-        """A canary that every method should withstand, to begin with."""
+        """The first canary, which every method should withstand."""
         return self._over_rounds("random signs", self._random_signs, "same")
 
     def all(self) -> Iterator[Canary]:

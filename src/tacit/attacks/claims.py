@@ -30,7 +30,7 @@ COUNTS_ALPHA, GAP_ALPHA, SAMPLER_ALPHA = 0.03, 0.01, 0.005  # together less than
 GRID = 40  # values of ε at which a claimed profile is evaluated
 TENTH = 10.0  # the mechanism with a tenth of the noise, against which the power of an audit is reported
 REPEATS = 60  # simulated audits for each figure of its power
-POWER = 0.9  # a leak is said to be found if that part of the simulated audits finds it
+POWER = 0.9  # a leak counts as found if this share of the simulated audits finds it
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ def claim_of(audit: Audit, canaries: int = 1, *, sampled: bool = False) -> Claim
 
     The claim for sampled clients rests on two others: that cohorts are drawn as declared, and that a sum has Gaussian
     noise for a client that is in the cohort. The second has a sharper test, so it is what is returned, unless the claim
-    for clients that are `sampled` is asked for, or the noise is not Gaussian. Of records, which are the only ones of
+    for `sampled` clients is requested, or the noise is not Gaussian. Of records, which are the only ones of
     their clients, the same holds for batches.
     """
     method, of_records = audit.method, audit.unit.within_client
@@ -110,7 +110,7 @@ def _record_price(audit: Audit, population: int) -> UnitPrice | None:
 
 
 def _planned_rounds(audit: Audit, canaries: int) -> list[list[Release]]:
-    """What every round releases of a client, if as many of its cohort drop out as in the audit."""
+    """The releases of every round about a client, with the dropouts of the audit."""
     from tacit.privacy.planned_charges import release_of
 
     rounds = []
@@ -125,7 +125,7 @@ def _planned_rounds(audit: Audit, canaries: int) -> list[list[Release]]:
 
 
 def _claimed(audit: Audit, population: int, rounds: list[list[Release]]) -> Claim:
-    """The claim for what is released in every round, each time the same."""
+    """The claim for the same release in every round."""
     from tacit.privacy.accountants import Accounting
     from tacit.privacy.planned_charges import accountant_for
 
@@ -145,9 +145,9 @@ def _claimed(audit: Audit, population: int, rounds: list[list[Release]]) -> Clai
 
 
 def _accounted(audit: Audit) -> Adjacency:
-    """The adjacency under which the claim is computed: a zero update is one that is absent, where that is no type."""
-    known = {adjacency.value: adjacency for adjacency in Adjacency}
-    return known.get(audit.adjacency, Adjacency.ADD_OR_REMOVE)
+    """The adjacency of the claim's accounting; add-or-remove if the audit's is no `Adjacency`."""
+    by_value = {adjacency.value: adjacency for adjacency in Adjacency}
+    return by_value.get(audit.adjacency, Adjacency.ADD_OR_REMOVE)
 
 
 def _effect(release: Release, adjacency: Adjacency) -> float:
@@ -244,7 +244,7 @@ class Power:
     """What an audit with these runs would have found, by simulation of its tests.
 
     Attributes:
-        tenth: the part of audits that refute the claim if a tenth of the noise is added.
+        tenth: the share of audits that refute the claim if a tenth of the noise is added.
         epsilon: the ε of the smallest excess of leakage that is refuted nine times in ten; None: none that was tried.
         factor: how many times less noise than claimed that is.
     """
@@ -269,7 +269,7 @@ def power_of(claim: Claim, found: AuditEvidence | OneRunGuesses) -> Power | None
     tenth = refuted(TENTH)
     if tenth < POWER:
         return Power(tenth, None, None)
-    low, high = 0, len(FACTORS) - 1  # the least factor that is found, as power grows with it
+    low, high = 0, len(FACTORS) - 1  # the least factor found, as power grows with it
     while low < high:
         middle = (low + high) // 2
         low, high = (low, middle) if refuted(FACTORS[middle]) >= POWER else (middle + 1, high)
@@ -323,14 +323,14 @@ def choose_threshold(scores: tuple[Scores, Scores], runs: int, claim: Claim) -> 
 
 
 def expected_rates(scores: tuple[Scores, Scores], runs: int, claim: Claim) -> tuple[float, float]:
-    """The upper bounds on the error rates that are to be expected of this many further runs, at that threshold."""
+    """The expected upper bounds on the error rates of this many further runs, at that threshold."""
     threshold, _ = choose_threshold(scores, runs, claim)
     fnr, fpr = _expected_rates(scores, np.array([threshold]), runs)
     return float(fnr[0]), float(fpr[0])
 
 
 def _expected_rates(scores: tuple[Scores, Scores], thresholds: Scores, runs: int) -> tuple[Scores, Scores]:
-    """For each threshold the upper bounds on the error rates that are to be expected of further runs."""
+    """For each threshold, the expected upper bounds on the error rates of further runs."""
     included, excluded = scores
     fnr = (np.searchsorted(np.sort(included), thresholds) + 0.5) / (len(included) + 1)
     fpr = (len(excluded) - np.searchsorted(np.sort(excluded), thresholds) + 0.5) / (len(excluded) + 1)
@@ -348,5 +348,5 @@ def _margins(claim: Claim, fnr: Scores, fpr: Scores) -> Scores:
     epsilons, deltas = claim.grid
     powers: NDArray[np.float64] = np.exp(epsilons)[:, None]
     needed = np.maximum(1 - fnr - powers * fpr, 1 - fpr - powers * fnr)
-    found: Scores = (needed - deltas[:, None]).max(0)
-    return found
+    margins: Scores = (needed - deltas[:, None]).max(0)
+    return margins

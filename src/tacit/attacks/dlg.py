@@ -175,8 +175,8 @@ class _Objective:
         self.model = copy.deepcopy(model).double()
         trainable = [(name, p.shape) for name, p in model.named_parameters() if p.requires_grad]
         self.names, self.shapes = [name for name, _ in trainable], [shape for _, shape in trainable]
-        seen = observed.round
-        self.local = local_training(seen.method, seen.before, seen.now, dlg.samples)
+        observation = observed.round
+        self.local = local_training(observation.method, observation.before, observation.now, dlg.samples)
         self.start = observed.start.double()
         self.offset = observed.predict(torch.zeros_like(self.start)).detach()  # without any update
         self.target = observed.values.double() - self.offset

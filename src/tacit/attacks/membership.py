@@ -85,12 +85,12 @@ def members_only(population: Population, unit: Unit, members: Tensor) -> Populat
         members = members.repeat_interleave(population.sizes)
     parts = torch.split(members, population.sizes.tolist())
     chosen = [(client, which) for client, which in enumerate(parts) if bool(which.any())]
-    kept = [population.indices(client)[which] for client, which in chosen]
-    found = Population.split(population.x, population.y, kept)
+    indices = [population.indices(client)[which] for client, which in chosen]
+    subset = Population.split(population.x, population.y, indices)
     if population.persons is None:
-        return found
+        return subset
     numbers = torch.split(population.persons, population.sizes.tolist())
-    return found.with_persons([numbers[client][which] for client, which in chosen])
+    return subset.with_persons([numbers[client][which] for client, which in chosen])
 
 
 def unit_losses(population: Population, unit: Unit, losses: Tensor) -> Tensor:
@@ -132,8 +132,8 @@ def _log_ratios(losses: Tensor, members: Tensor, attacked: int) -> Tensor:
     for mean, count in zip(means, counts, strict=True):
         predictive = variance * (1 + 1 / count.clamp(min=1))
         log_likelihoods.append(-(logits[attacked] - mean).square() / (2 * predictive) - predictive.log() / 2)
-    known = (counts[0] > 0) & (counts[1] > 0)
-    return torch.where(known, log_likelihoods[0] - log_likelihoods[1], 0.0)
+    estimable = (counts[0] > 0) & (counts[1] > 0)
+    return torch.where(estimable, log_likelihoods[0] - log_likelihoods[1], 0.0)
 
 
 def _variance(residuals: Tensor) -> Tensor:

@@ -13,23 +13,23 @@ from tacit.core.interfaces import Sampler
 from tacit.core.prices import Sampling
 
 _DRAWS = 500
-PAIRED = 64  # clients of which all pairs are looked at, in the first rounds
+PAIRED = 64  # clients whose pairs are all tested, in the first rounds
 PAIRED_ROUNDS = 4
 FAR = float(norm.isf(1e-6))  # standard deviations; there are at most a few dozen such tests
 Cohorts = NDArray[np.bool_]  # (draws, rounds, population)
 
 
 def sampler_problems(sampler: Sampler, population: int, rounds: int, key: Key) -> tuple[str, ...]:
-    """How the cohorts of many draws differ from what is declared, in words; usually nothing.
+    """Differences between the cohorts of many draws and the declaration, in words; usually none.
 
     Formal guarantees: a sampler that draws as it declares is reported with a probability of at most 0.005.
     """
     cohorts, repeated = np.zeros((_DRAWS, rounds, population), dtype=bool), 0
     for draw in range(_DRAWS):
         for index in range(rounds):
-            drawn = sampler.cohort(population, index, key.child("sampler", draw).child("round", index).child("cohort"))
-            cohorts[draw, index, drawn.numpy()] = True
-            repeated += len(set(drawn.tolist())) < len(drawn)
+            cohort = sampler.cohort(population, index, key.child("sampler", draw).child("round", index).child("cohort"))
+            cohorts[draw, index, cohort.numpy()] = True
+            repeated += len(set(cohort.tolist())) < len(cohort)
     declared = [sampler.sampling(population, index) for index in range(rounds)]
     twice = (f"{repeated} of {_DRAWS * rounds} cohorts contain a client more than once",) if repeated else ()
     tests = (_inclusion, _sizes, _repetition, _dependence)
@@ -52,7 +52,7 @@ def _inclusion(cohorts: Cohorts, declared: list[Sampling]) -> Iterator[str]:
 
 
 def _sizes(cohorts: Cohorts, declared: list[Sampling]) -> Iterator[str]:
-    """Cohorts of fixed size have it; those of independent coins vary as they should."""
+    """Sizes vary as declared under Poisson sampling, and are fixed otherwise."""
     draws, _, population = cohorts.shape
     for index, sampling in enumerate(declared):
         sizes, rate = cohorts[:, index].sum(1), sampling.rate
@@ -91,8 +91,8 @@ def _repetition(cohorts: Cohorts, declared: list[Sampling]) -> Iterator[str]:
 
 def _dependence(cohorts: Cohorts, declared: list[Sampling]) -> Iterator[str]:
     """No two clients are drawn together, in one round or in two, more or less often than by independent draws."""
-    seen = cohorts[:, :PAIRED_ROUNDS, :PAIRED].astype(np.int32)
-    draws, rounds, clients = seen.shape
+    included = cohorts[:, :PAIRED_ROUNDS, :PAIRED].astype(np.int32)
+    draws, rounds, clients = included.shape
     random = [index for index in range(rounds) if declared[index].rate < 1]
     chosen = [(a, b) for a in random for b in random if a <= b]
     for first, second in chosen:
@@ -100,7 +100,7 @@ def _dependence(cohorts: Cohorts, declared: list[Sampling]) -> Iterator[str]:
         expected = a.rate * b.rate
         if first == second and a.kind == "fixed":
             expected = a.rate * max(a.rate * cohorts.shape[2] - 1, 0) / max(cohorts.shape[2] - 1, 1)
-        together = seen[:, first].T @ seen[:, second]
+        together = included[:, first].T @ included[:, second]
         tails = np.minimum(binom.cdf(together, draws, expected), binom.sf(together - 1, draws, expected))
         if first == second:
             tails[np.tril_indices(clients)] = 1.0  # every pair once

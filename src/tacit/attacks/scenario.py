@@ -27,7 +27,7 @@ class AttackConfig:
 
     Args:
         images: number of images to attack.
-        adversary: who attacks, and therefore what is observed.
+        adversary: who attacks; it determines what is observed.
         cohort: victims per round; None: all victims are in one round.
         after: number of training rounds before the attack.
         dlg: settings of the attack; its `samples` are those of each client.
@@ -124,7 +124,7 @@ def prepare_audit(
 ) -> Audit:
     """An audit of a method for the model of a task, and as many clients as it has.
 
-    By default for the adjacency of the method's guarantee and its unit, the client if it has guarantees for both.
+    By default for the adjacency and the unit of the method's guarantee; for clients, if it has guarantees for both.
     """
     calibrated = calibrate_method(method, len(task.population), task.population.client_units)
     audited, clients = unit or calibrated.terms.units[0], len(task.population)
@@ -150,7 +150,7 @@ def prepare_audit(
 
 
 def claimed_adjacency(method: Method, unit: prices.Unit | None = None) -> AuditAdjacency:
-    """The adjacency of a method's guarantee, which is add-or-remove for records; add-or-remove if it has none."""
+    """The adjacency of a method's guarantee; add-or-remove for records, and if it has none."""
     if (unit or method.terms.units[0]).within_client:
         return "add-or-remove"
     return "zero-out" if method.terms.adjacency is Adjacency.ZERO_OUT else "add-or-remove"

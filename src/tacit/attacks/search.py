@@ -35,29 +35,29 @@ from tacit.core import Key
 from tacit.errors import expect
 
 MIN_RUNS = 100
-OBSERVED, CHOSEN = 0.2, 0.2  # of all runs: to observe the noise, and to choose among statistics
+OBSERVED, CHOSEN = 0.2, 0.2  # of all runs: for observing the noise, and for choosing statistics
 FINALISTS = 2  # canaries that are run to choose among statistics, besides those of other kinds
 MIN_CHOSEN = 20  # runs of each of them, with and without it
-CLEAR = 20.0  # standard deviations, beyond which a statistic needs no other beside it
+CLEAR = 20.0  # standard deviations, beyond which one statistic is enough
 SIMPLE = "weighted by variance"  # of which nothing but variances is fitted
 FITTED = 0.9  # of what others promise
 STATISTICS = 4  # linear ones of each kind of release that are compared
-_SMALL = 64  # what has at most this many numbers is always looked at
-_MAX_NUMBERS = 4e7  # that are kept at once
+_SMALL = 64  # releases of at most this many numbers are never ignored
+_MAX_NUMBERS = 4e7  # in memory at once
 UNSTEADY_KEYS = 6  # over which an effect is averaged, if it differs between keys
-SWEPT = 512  # coordinates that are tried at once
-STEADY = 1.05  # an effect is known if it differs between keys by no more than this factor
+SWEPT = 512  # coordinates tried at once
+STEADY = 1.05  # an effect is steady if it differs between keys by no more than this factor
 Record = Mapping[str, FloatVector]
 
 
 @dataclass
 class Recorder:
-    """Runs an audit and records what is released, in the form of the first run.
+    """Runs an audit and records the releases, in the form of the first run.
 
     Attributes:
         audit: what is run.
         sampled: whether the sampler decides about the canary.
-        sizes: how many numbers each kind of release has.
+        sizes: count of numbers in each kind of release.
     """
 
     audit: Audit
@@ -73,24 +73,24 @@ class Recorder:
         if not self.sizes:
             self.sizes.update({name: value.numel() for name, value in released.items()})
         same = {name: value.numel() for name, value in released.items()} == self.sizes
-        found = {STRUCTURE: np.array([0.0 if same else 1.0])}
+        record = {STRUCTURE: np.array([0.0 if same else 1.0])}
         for name, size in self.sizes.items():
             if name in self.ignored:
                 continue
             value = released.get(name)
-            found[name] = np.zeros(size) if value is None or value.numel() != size else value.numpy()
-        return found
+            record[name] = np.zeros(size) if value is None or value.numel() != size else value.numpy()
+        return record
 
 
 @dataclass(frozen=True, eq=False)
 class CanaryTrial:
-    """A canary with its effect on everything that is released.
+    """A canary with its effect on all releases.
 
     Attributes:
         canary: its updates.
-        effects: by the name of what is released.
+        effects: by the name of the release.
         others: the same with another key; very different where the noise depends on the canary.
-        offsets: how much the other clients' updates move it.
+        offsets: the effects of the other clients' updates.
         separation: the best predicted separation of any linear test.
     """
 
@@ -101,7 +101,7 @@ class CanaryTrial:
     separation: float
 
     def moved(self, statistic: Statistic) -> float | None:
-        """By how much it moves a linear statistic in every run; None if that depends on the run."""
+        """Its shift of a linear statistic, the same in every run; None if it depends on the run."""
         if statistic.weights is None:
             return None
         one, other = (float(statistic.weights @ each[statistic.released]) for each in (self.effects, self.others))
@@ -112,7 +112,7 @@ class CanaryTrial:
 class Scored:
     """A statistic with its scores in runs with and without a canary, (2, runs).
 
-    `moved` is by how much the canary moves it in every run, if that is known.
+    `moved` is the canary's shift of each score, if it is the same in every run.
     """
 
     canary: Canary
@@ -143,10 +143,10 @@ class Search:
 
     Attributes:
         audit: what is run.
-        claim: what it is compared with.
+        claim: the claim to be tested.
         runs: how many, for observing, choosing and testing; the search itself takes a few hundred more.
         key: of all randomness.
-        evidence: what was found, once all `steps` are done.
+        evidence: the result, once all `steps` are done.
     """
 
     audit: Audit
@@ -188,11 +188,11 @@ class Search:
     def _catalog(self) -> CanaryCatalog:
         catalog = CanaryCatalog(self.audit.state, self.audit.rounds, 1.0, self.key.child("canaries"))
         bounds = self.record(catalog.first(), self.key.child("bound"), included=True).get("bound and grid of the sum")
-        known = [] if bounds is None else [value for value in bounds[:1].tolist() if 0 < value < 1e6]
-        return replace(catalog, bound=known[0] if known else 1.0)
+        usable = [] if bounds is None else [value for value in bounds[:1].tolist() if 0 < value < 1e6]
+        return replace(catalog, bound=usable[0] if usable else 1.0)
 
     def _ignore_repetitions(self, canary: Canary) -> None:
-        """Leave out large releases that never change, and those that are multiples of the model's change."""
+        """Ignore large releases that never change, and those that are multiples of the model's change."""
         keys = [self.key.child("probe", number) for number in range(3)]
         probes = [self.record(canary, key, included=flag, sampled=False) for key in keys for flag in (True, False)]
         kept: list[str] = []
@@ -214,8 +214,8 @@ class Search:
     ) -> Generator[int, None, dict[str, NDArray[np.float64] | NDArray[np.float32]]]:
         stacks: dict[str, NDArray[np.float64] | NDArray[np.float32]] = {}
         for number in range(runs):
-            found = self.record(canary, self.key.child("observe", number), included=False)
-            for name, value in found.items():
+            record = self.record(canary, self.key.child("observe", number), included=False)
+            for name, value in record.items():
                 if number == 0:
                     stacks[name] = np.empty((runs, len(value)), value.dtype)
                 stacks[name][number] = value
@@ -250,17 +250,17 @@ class Search:
             [self.record(each, key, included=True, sampled=False) for key in keys] for each in (canary, opposite)
         )
         without = [self._without(canary, key) for key in keys]
-        found = {}
+        effects = {}
         for name in names:
             up, down, none = (
                 np.stack([run[name] for run in runs]).astype(np.float64) for runs in (plus, minus, without)
             )
             odd, even = ((up - down) / 2).mean(0), (up + down) / 2 - none
             mean, noise = even.mean(0), even.var(0, ddof=1) / len(keys)
-            found[name] = odd + mean if float((mean**2).sum()) > 3 * float(noise.sum()) else odd
+            effects[name] = odd + mean if float((mean**2).sum()) > 3 * float(noise.sum()) else odd
             if not odd.any():
-                found[name] = mean
-        return found
+                effects[name] = mean
+        return effects
 
     def _without(self, canary: Canary, key: Key) -> Record:
         """A run without the canary, which is the same for most canaries."""
@@ -271,14 +271,14 @@ class Search:
         return self.empty[key, canary.first]
 
     def _finalists(self, catalog: CanaryCatalog, noises: Mapping[str, Noise]) -> list[CanaryTrial]:
-        """The canaries with the best predicted separation, and the best of kinds that show what linear tests do not."""
-        found = [self._candidate(canary, noises) for canary in (*catalog.all(), *self._swept(catalog, noises))]
-        best = max(found, key=lambda candidate: candidate.separation)
-        found += [self._candidate(canary, noises) for canary in catalog.variants(best.canary)]
-        found.sort(key=lambda candidate: -candidate.separation)
-        finalists = found[:FINALISTS]
+        """The canaries with the best predicted separation, and the best of kinds whose effects linear tests miss."""
+        trials = [self._candidate(canary, noises) for canary in (*catalog.all(), *self._swept(catalog, noises))]
+        best = max(trials, key=lambda candidate: candidate.separation)
+        trials += [self._candidate(canary, noises) for canary in catalog.variants(best.canary)]
+        trials.sort(key=lambda candidate: -candidate.separation)
+        finalists = trials[:FINALISTS]
         for kind in (1, self.audit.state.dim):
-            alike = [trial for trial in found if trial.canary.coordinates == kind]
+            alike = [trial for trial in trials if trial.canary.coordinates == kind]
             finalists += alike[:1] if alike and alike[0] not in finalists else []
         return finalists + [self._candidate(canary, noises) for canary in self._unseen(finalists[0].canary)]
 
@@ -300,7 +300,7 @@ class Search:
         return CanaryTrial(canary, effects, others, offsets, best)
 
     def _swept(self, catalog: CanaryCatalog, noises: Mapping[str, Noise]) -> Iterator[Canary]:
-        """The single coordinate in which a huge update has the largest effect, of many that are tried at once."""
+        """The single coordinate in which a huge update has the largest effect, of many tried at once."""
         dim = self.audit.state.dim
         order = torch.randperm(dim, generator=self.key.child("sweep").public_generator())[
             : min(SWEPT, 10_000_000 // dim + 8)
@@ -317,18 +317,18 @@ class Search:
         statistics = list(self._statistics(candidate, noises))
         scores = yield from self._scores(candidate.canary, statistics, runs, self.key.child("choose", number))
         moved = [None if bool((self.rates < 1).any()) else candidate.moved(each) for each in statistics]
-        found = [Scored(candidate.canary, *_oriented(s, scores[:, i]), moved[i]) for i, s in enumerate(statistics)]
+        results = [Scored(candidate.canary, *_oriented(s, scores[:, i]), moved[i]) for i, s in enumerate(statistics)]
         linear_ones, energy = (
-            [scored for scored in found if scored.statistic.family == family] for family in ("linear", "energy")
+            [scored for scored in results if scored.statistic.family == family] for family in ("linear", "energy")
         )
         if not energy:
-            return found
+            return results
         first, second = (max(some, key=lambda scored: scored.gap) for some in (linear_ones, energy))
         if max(first.gap, second.gap) > CLEAR or min(first.gap, second.gap) <= 0:
-            return found  # one of them is enough, or one of them shows nothing
+            return results  # one of them is enough, or one of them shows nothing
         weights = first.gap / first.spread, second.gap / second.spread
         both = together(first.statistic, second.statistic, weights)
-        return [*found, Scored(candidate.canary, both, weights[0] * first.scores + weights[1] * second.scores)]
+        return [*results, Scored(candidate.canary, both, weights[0] * first.scores + weights[1] * second.scores)]
 
     def _statistics(self, candidate: CanaryTrial, noises: Mapping[str, Noise]) -> Iterator[Statistic]:
         rounds, layers = self.audit.rounds, self.audit.state.layers
@@ -364,19 +364,19 @@ class Search:
         scores = np.zeros((2, len(statistics), runs))
         for run in range(runs):
             for world, included in enumerate((True, False)):
-                found = self.record(canary, key.child("with" if included else "without", run), included=included)
-                scores[world, :, run] = [statistic.score(found) for statistic in statistics]
+                record = self.record(canary, key.child("with" if included else "without", run), included=included)
+                scores[world, :, run] = [statistic.score(record) for statistic in statistics]
                 yield run
         return scores
 
     def _decide(self, scored: list[Scored], runs: int) -> Scored:
-        """The statistic that promises most; where the noise should be Gaussian, a linear one has the sharper bound."""
+        """The statistic with the best expected bound; linear ones have a sharper bound under Gaussian noise."""
         if self.claim.full_participation or self.claim.epsilon is None:
             return max(scored, key=lambda each: self._promise(each, runs))
         return max(scored, key=lambda each: choose_threshold(each.worlds, runs, self.claim)[1])
 
     def _promise(self, scored: Scored, runs: int) -> float:
-        """The lower bound on μ that is to be expected of this many further runs."""
+        """The expected lower bound on μ of this many further runs."""
         by_counts = mu_of_rates(*expected_rates(scored.worlds, runs, self.claim))
         if not scored.statistic.linear:
             return FITTED * by_counts
@@ -403,7 +403,7 @@ class Search:
 
 
 def _oriented(statistic: Statistic, scores: NDArray[np.float64]) -> tuple[Statistic, NDArray[np.float64]]:
-    """An energy with the sign with which it is larger for runs with the canary."""
+    """An energy, signed so that it is larger for runs with the canary."""
     if statistic.family != "energy" or scores[0].mean() >= scores[1].mean():
         return statistic, scores
     return replace(statistic, score=lambda run: -statistic.score(run)), -scores

@@ -3,8 +3,8 @@
 The noise of runs without the canary is observed first. From it follow, for the known effect of a canary, linear tests:
 with the variance of each number on its own; with all covariances, more or less shrunk (Fisher's discriminant), which
 finds directions without noise; and with the differences of numbers whose noise is the same. The energy, the sum of
-squares, shows a canary that changes how much noise there is. The distance to the nearest noise that was observed shows
-noise of another shape than it should have, and low-order bits show sums that are finer than their noise.
+squares, shows a canary that changes the amount of noise. The distance to the nearest observed noise shows noise of the
+wrong shape, and low-order bits show sums that are finer than their noise.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -20,12 +20,12 @@ FloatVector = NDArray[np.float64]
 Stack = NDArray[np.float32]
 RIDGES = (1.0, 1e-2, 1e-6)
 SAME = 0.999  # correlation of numbers whose noise is the same
-MIN_VARIED = 8  # numbers, of which two runs have no reason to agree in all
-MIN_ENERGY = 8  # numbers, below which there is no energy to speak of
+MIN_VARIED = 8  # numbers that two runs do not all share by chance
+MIN_ENERGY = 8  # numbers, below which the energy is not tested
 _MAX_MU = 1e6
 NEIGHBOURS = 5  # the distance to the fifth nearest of numbers estimates their density
 _TINY = 1e-6  # standard deviations within which numbers are the same
-_MAX_COMPARED = 1024  # numbers that are compared with those that were observed
+_MAX_COMPARED = 1024  # numbers compared with the observed ones
 MIN_REFERENCE, MAX_REFERENCE = 100, 20_000  # of the latter
 GRID_BITS = {np.dtype(np.float64): 44, np.dtype(np.float32): 20}  # below the largest number, of a grid that is sought
 MIN_GRID = 16  # of these units, below which a grid is that of the number type
@@ -38,8 +38,8 @@ class Noise:
     Attributes:
         centre: the mean of each number.
         scale: its standard deviation, at least as much as rounding.
-        fit: standardised numbers of the runs that tests are fitted to, (runs, numbers).
-        check: those of other runs, on which tests are compared.
+        fit: standardised numbers of the runs for fitting tests, (runs, numbers).
+        check: those of other runs, for comparing tests.
         example: the numbers of a run.
         steps: of a grid on which each number differs from the example, much coarser than the number type; 0: none.
     """
@@ -78,9 +78,9 @@ class Noise:
         hashed = np.random.default_rng(0).standard_normal(len(unit)).astype(np.float32) @ unit
         order = np.argsort(np.abs(hashed))
         products = (unit[:, order[:-1]] * unit[:, order[1:]]).sum(0)
-        found = np.flatnonzero(np.abs(products) > SAME)
-        signs = np.sign(products[found]).astype(np.int64)
-        return np.stack([moving[order[found]], moving[order[found + 1]], signs], 1)
+        matches = np.flatnonzero(np.abs(products) > SAME)
+        signs = np.sign(products[matches]).astype(np.int64)
+        return np.stack([moving[order[matches]], moving[order[matches + 1]], signs], 1)
 
     def directions(self, effect: FloatVector) -> Iterator[tuple[str, FloatVector]]:
         """Linear tests for this effect, of standardised numbers, by name."""
@@ -100,7 +100,7 @@ class Noise:
             yield "repeated noise", weights
 
     def separation(self, effect: FloatVector, direction: FloatVector) -> float:
-        """How many standard deviations of the noise the effect moves this test, on runs that it was not fitted to."""
+        """The effect's shift of this test in standard deviations of the noise, on runs not used for fitting."""
         direction = direction / max(float(np.abs(direction).max(initial=0.0)), 1e-300)
         moved = float(direction @ (effect / self.scale))
         spread = float((self.check @ direction.astype(np.float32)).std(dtype=np.float64))
@@ -113,7 +113,7 @@ class Noise:
 
     @property
     def pooled(self) -> tuple[FloatVector, FloatVector]:
-        """Zero, and a single deviation, if the numbers do not contradict that they share them; otherwise their own."""
+        """Zero and a common deviation, if the numbers do not contradict them; otherwise their own."""
         runs, common = len(self.fit), float(np.sqrt(np.mean(self.scale**2)))
         alike = float(np.std(self.scale / common)) < 2 / np.sqrt(2 * runs)
         centred = float(np.mean((self.centre / self.scale) ** 2)) < 2 / runs
@@ -132,24 +132,24 @@ class Noise:
 
 
 def _grid_steps(runs: NDArray[np.float64] | Stack) -> FloatVector:
-    """The step of the grid on which each number differs between runs; 0 where there is none but that of its type."""
+    """The step of the grid on which each number differs between runs; 0: there is none but that of its type."""
     bits = GRID_BITS[runs.dtype]
     largest = np.abs(runs).max(0).astype(np.float64)
     unit = np.exp2(np.floor(np.log2(np.maximum(largest, 1e-300))) - bits)
     differences = np.rint((runs.astype(np.float64) - runs[0]) / unit)
     common = np.gcd.reduce(np.abs(differences).astype(np.int64), axis=0)
-    found: FloatVector = np.where(common >= MIN_GRID, common * unit, 0.0)
-    return found
+    steps: FloatVector = np.where(common >= MIN_GRID, common * unit, 0.0)
+    return steps
 
 
 @dataclass(frozen=True, eq=False)
 class Statistic:
-    """A number by which runs with and without a canary are told apart.
+    """A number that distinguishes runs with a canary from runs without.
 
     Attributes:
-        released: the kind of release that it is computed from, or mainly.
+        released: the kind of release from which it is (mainly) computed.
         name: in words.
-        family: what it looks at.
+        family: what it measures.
         score: computes it from the numbers of a run.
         weights: of each number, if it is linear in what was released.
     """
@@ -194,7 +194,7 @@ def sampled_linear(
 
 
 def together(first: Statistic, second: Statistic, weights: tuple[float, float]) -> Statistic:
-    """Two statistics, weighted by how much each of them shows."""
+    """Two statistics, weighted by the evidence of each."""
 
     def score(run: Mapping[str, FloatVector]) -> float:
         return weights[0] * first.score(run) + weights[1] * second.score(run)
@@ -203,18 +203,18 @@ def together(first: Statistic, second: Statistic, weights: tuple[float, float]) 
 
 
 def off_grid(released: str, example: FloatVector, steps: FloatVector) -> Statistic:
-    """How many numbers are not on the grid on which they were in all runs without the canary; steps of 0 are none."""
+    """The share of numbers off the grid on which all runs without the canary were; steps of 0 are no grid."""
     there = steps > 0
 
     def share(run: Mapping[str, FloatVector]) -> float:
-        found = (run[released][there] - example[there]) / steps[there]
-        return float((np.abs(found - np.rint(found)) > 1 / MIN_GRID / 2).mean())
+        offsets = (run[released][there] - example[there]) / steps[there]
+        return float((np.abs(offsets - np.rint(offsets)) > 1 / MIN_GRID / 2).mean())
 
     return Statistic(released, "low-order bits", "grid", share)
 
 
 def nearest(released: str, noise: Noise, offset: FloatVector, effect: FloatVector) -> Iterator[Statistic]:
-    """The likelihood ratio of the numbers with the largest effects, by how near they are to any noise observed."""
+    """The likelihood ratio of the numbers with the largest effects, by their distance to observed noise."""
     centre, scale = noise.pooled
     shifts = effect / scale
     observed = (noise.observed * noise.scale + (noise.centre - centre)) / scale
@@ -232,13 +232,13 @@ def nearest(released: str, noise: Noise, offset: FloatVector, effect: FloatVecto
 
 
 def _distances(values: FloatVector, reference: FloatVector) -> FloatVector:
-    """How far each value is from the fifth nearest of a sorted reference."""
+    """The distance of each value to the fifth nearest in a sorted reference."""
     around = np.searchsorted(reference, values)[:, None] + np.arange(-NEIGHBOURS, NEIGHBOURS)
     inside = (around >= 0) & (around < len(reference))
     near = reference[around.clip(0, len(reference) - 1)]
     distances = np.where(inside, np.abs(near - values[:, None]), np.inf)
-    found: FloatVector = np.partition(distances, NEIGHBOURS - 1, axis=1)[:, NEIGHBOURS - 1] + _TINY
-    return found
+    fifth: FloatVector = np.partition(distances, NEIGHBOURS - 1, axis=1)[:, NEIGHBOURS - 1] + _TINY
+    return fifth
 
 
 def energies(

@@ -1,4 +1,4 @@
-"""Exactly the tensors that an adversary observes in a round, by where the adversary is.
+"""Exactly the tensors that an adversary observes in a round, by its position.
 
 | adversary | `Plain` channel | a channel that reveals only the sum |
 |---|---|---|
@@ -7,8 +7,7 @@
 | `client` | the models and what is broadcast with them | the same |
 | `recipient` | the models | the same |
 
-The round is executed by the two halves of `tacit.core`; what the adversary does not observe is dropped before an
-attack receives the rest.
+The two halves of `tacit.core` execute the round; an attack receives only what its adversary observes.
 """
 
 from dataclasses import dataclass, replace
@@ -74,7 +73,7 @@ class Observation:
 
     @cached_property
     def view(self) -> View:
-        """What clients read."""
+        """The view of clients."""
         sent = broadcast(self.method, self.before, self.now)
         return client_view(self.method, sent, self.before, self.now)
 
@@ -97,13 +96,13 @@ class Observation:
         return hypotheses[int((hypotheses - row).norm(dim=1).argmin())] if len(hypotheses) > 1 else hypotheses[0]
 
     def __str__(self) -> str:
-        held = ["the models before and after the round"]
+        parts = ["the models before and after the round"]
         if self.messages is not None:
             count = self.messages.rows.count
-            held.append(f"{count} single message{'s' * (count != 1)}")
+            parts.append(f"{count} single message{'s' * (count != 1)}")
         if self.total is not None:
-            held.append(f"the sum of {self.contributors} message{'s' * (self.contributors != 1)}")
-        return f"{self.adversary}: {', '.join(held)}"
+            parts.append(f"the sum of {self.contributors} message{'s' * (self.contributors != 1)}")
+        return f"{self.adversary}: {', '.join(parts)}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,12 +154,12 @@ class ClientObservation:
 
 
 def observe(method: Method, state: State, wave: Wave, now: SimulatedRound, adversary: Adversary) -> Observation:
-    """Run a round with these clients, and keep what the adversary observes."""
+    """Run a round with these clients; returns what the adversary observes."""
     if adversary not in ADVERSARIES:
         raise UserError(f"Expected adversary in {', '.join(ADVERSARIES)}, got {adversary!r}.")
-    sent = make_messages(method, client_view(method, broadcast(method, state, now), state, now), wave, now)
-    _, report = reject_unusable(sent, method.max_norm(sent.rows.dim))
-    after, released = server_side(method, state, sent, now)
+    messages = make_messages(method, client_view(method, broadcast(method, state, now), state, now), wave, now)
+    _, report = reject_unusable(messages, method.max_norm(messages.rows.dim))
+    after, released = server_side(method, state, messages, now)
     is_server = adversary == "server"
     memory = {name: value for name, value in state.memory.items() if is_server or not name.startswith(SERVER)}
     messages_visible = method.channel.messages_seen_by == "server"
@@ -171,7 +170,7 @@ def observe(method: Method, state: State, wave: Wave, now: SimulatedRound, adver
         now=Round(now.index, now.population, now.expected_cohort, now.cohort, now.shared),
         before=replace(state, memory=memory),
         after=after.weights,
-        messages=sent if messages_visible and adversary in ("server", "network") else None,
+        messages=messages if messages_visible and adversary in ("server", "network") else None,
         total=released.total if sum_visible and released.weight > 0 else None,
         contributors=len(report.delivered) if released.weight > 0 else 0,
     )
@@ -183,10 +182,10 @@ class LocalSteps:
 
     Attributes:
         lr: learning rate.
-        steps: how many there are.
-        clip: the largest norm of a gradient; one that follows a quantile is taken to stay where it begins; None: any.
-        expected: where gradients are clipped record by record and summed, by which sums are divided: the expected
-            number of records in a batch. None: a step is along the mean gradient, clipped as a whole.
+        steps: number of steps.
+        clip: the largest norm of a gradient; one that follows a quantile keeps its first value; None: any.
+        expected: the divisor of sums of gradients clipped record by record: the expected number of records in a batch.
+            None: a step is along the mean gradient, clipped as a whole.
         momentum: of the divided sums.
         weight_decay: coefficient of the L2 penalty.
         mask: the coordinates that are trained; None: all of them.
@@ -202,9 +201,9 @@ class LocalSteps:
 
 
 def local_training(method: Method, state: State, now: Round, samples: int = 1) -> LocalSteps:
-    """How a client with this many samples trains, which the protocol makes public; found out without any client's data.
+    """How a client with this many samples trains, which the protocol makes public; no client's data are used.
 
-    Batches of records are taken to have all of them: of a small client they do.
+    Batches are assumed to contain all records, as they do for a small client.
     """
     trainer = method.trainer
     view = client_view(method, broadcast(method, state, now), state, now)
@@ -228,5 +227,5 @@ def local_training(method: Method, state: State, now: Round, samples: int = 1) -
 
 
 def _hypotheses(weights: Tensor) -> Tensor:
-    """The models as (k, dim), also if there is only one."""
+    """The models as (k, dim), even if there is only one."""
     return weights.view(-1, weights.shape[-1])

@@ -1,4 +1,4 @@
-"""What an enclave is configured to do, which session an upload belongs to, and the journal of what was released."""
+"""The configuration of an enclave, the session of an upload, and the journal of releases."""
 
 import json
 from collections.abc import Mapping
@@ -63,7 +63,7 @@ class Configuration:
         population: number of clients.
         directory: the Ed25519 public keys of all clients, from among whom the enclave draws every cohort. Without it, a
             host could fill a cohort with its own clients around a single honest one.
-        rounds: how many rounds are released at most, and in how many a client takes part at most.
+        rounds: the maximum number of released rounds, and of rounds in which a client takes part.
         parameters: the maximum length of an update and of the model: it limits the enclave's memory.
         memory: the digest (`memory_digest`) of the mechanism's memory before the first round, such as a bound that was
             computed from public data; by default there is none. None: that of the first request, for simulations only.
@@ -156,12 +156,12 @@ class EnclaveSession(Session):
 
 @dataclass(frozen=True)
 class JournalEntry:
-    """A round that was released.
+    """A released round.
 
     Attributes:
         round: index of the round.
-        turnout: how many clients were drawn, and how many of them contributed: what the round is charged by.
-        log_entry: by which the release log grew.
+        turnout: how many clients were drawn, and how many of them contributed; the charge follows from it.
+        log_entry: its entry in the release log.
         memory: the digest of the mechanism's memory after the round.
     """
 

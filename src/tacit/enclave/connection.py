@@ -161,7 +161,7 @@ class EnclaveServer:
         while not self._closed:
             try:
                 connection, _ = self._listener.accept()
-            except OSError:  # closed, or a peer that was gone before it was accepted, or too many open files
+            except OSError:  # closed, or a peer that left before it was accepted, or too many open files
                 if self._listener.fileno() < 0:
                     return
                 time.sleep(_PAUSE)
@@ -198,7 +198,7 @@ class EnclaveServer:
             connection.close()
 
     def _serve(self, connection: socket.socket, number: int) -> None:
-        """Authenticate one peer, and answer it until it leaves."""
+        """Authenticate one peer, and answer it until it disconnects."""
         try:
             connection.settimeout(self._handshake)
             secured = self._context.wrap_socket(connection, server_side=True)
@@ -236,7 +236,7 @@ def _disconnect(connection: socket.socket) -> None:
 
 
 def _read(connection: socket.socket, count: int) -> bytes:
-    """Exactly `count` bytes; memory grows with what was received, not with what was declared."""
+    """Exactly `count` bytes; memory grows with the received bytes, not with the declared length."""
     data = bytearray()
     while len(data) < count:
         chunk = connection.recv(min(count - len(data), _CHUNK))

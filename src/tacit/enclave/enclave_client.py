@@ -31,7 +31,7 @@ _MAX_POLICY, _MAX_PENDING = 1 << 20, 1 << 32  # bytes
 
 @dataclass(frozen=True, eq=False, repr=False)
 class PendingUpload:
-    """What a client will upload.
+    """A client's next upload.
 
     Attributes:
         round: index of the round.
@@ -69,10 +69,10 @@ class EnclaveClientState:
         policy: which enclaves it accepts.
         identity: its Ed25519 secret.
         root: from which its nonces and fresh keys derive.
-        limit: in how many rounds it takes part at most, by that configuration.
-        participations: in how many rounds it took part.
+        limit: maximum number of rounds it takes part in, by that configuration.
+        participations: number of rounds it took part in.
         head: the last release-log head that it saw.
-        nonces: how many nonces it has drawn.
+        nonces: number of nonces it has drawn.
         nonce: the one without an answer yet; empty if there is none.
         key: of the accepted enclave; empty if there is none.
         last_round: the last round that it uploaded for; -1: none.

@@ -161,7 +161,7 @@ def read_log(reader: Reader) -> tuple[bytes, ...]:
 
 @dataclass(frozen=True, eq=False)
 class EnclaveRelease:
-    """All that an enclave reveals about a round's updates.
+    """What an enclave reveals about a round's updates.
 
     Attributes:
         total: the sum with noise; its weight and all its values are 0 if there were too few contributors.
@@ -180,7 +180,7 @@ class RoundResult:
 
     Attributes:
         release: the aggregate.
-        log_entry: by which the release log grows; empty if nothing was released.
+        log_entry: its entry in the release log; empty if nothing was released.
         rejected: rejected uploads by reason.
         load_seconds: time for decrypting and decoding uploads.
         aggregate_seconds: time for clipping, summing and adding noise.

@@ -1,7 +1,7 @@
 """The server outside the enclave: a generator that yields requests and is sent replies; it does no I/O.
 
-It forwards messages between clients and enclave, and can decrypt none of them. What it learns is in its transcript: who
-took part, the lengths of ciphertexts, how many uploads were rejected and why.
+It forwards messages between clients and enclave, and can decrypt none of them. Its transcript contains all it learns:
+who took part, the lengths of ciphertexts, how many uploads were rejected and why.
 """
 
 from collections.abc import Mapping
@@ -71,8 +71,8 @@ class _Host:
     def _attest(self, cohort: tuple[int, ...], known: Heads) -> ServerSide[frozenset[int]]:
         """Every client that needs it challenges the enclave with its own nonce, and decides whether to accept it.
 
-        One whose head the enclave never had is left out: it, or the enclave, has lost its memory. If all are, the
-        enclave has.
+        A client whose head the enclave never had is omitted: it, or the enclave, lost its memory. If all are omitted,
+        the enclave did.
         """
         challenge = dict.fromkeys((client for client in cohort if client not in known), b"")
         nonces = yield from self._ask_clients(MessageType.CHALLENGE, challenge, MessageType.NONCE, 2 * KEY)
@@ -92,7 +92,7 @@ class _Host:
         return frozenset(accepted)
 
     def _collect(self, heads: Heads, head: bytes) -> ServerSide[frozenset[int]]:
-        """Forward every upload to the enclave, which alone decides whether it is accepted; returns who answered."""
+        """Forward every upload to the enclave, which alone decides whether to accept it; returns who was accepted."""
         if not heads:
             return frozenset()
         proofs: dict[bytes, bytes] = {}

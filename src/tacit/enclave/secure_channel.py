@@ -140,7 +140,7 @@ def _check(
 
 
 def _prepared(context: ssl.SSLContext, identity: ChannelIdentity) -> ssl.SSLContext:
-    """With the own certificate. The `ssl` module reads keys from files only: one that its owner alone can read.
+    """With its own certificate. The `ssl` module reads keys from files only: one that only its owner can read.
 
     Inside Gramine, temporary files are in the enclave's own memory.
     """
@@ -163,7 +163,7 @@ def certificate(secret: bytes) -> bytes:
     """
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "tacit")])
     key = Ed25519PrivateKey.from_private_bytes(secret)
-    built = (
+    builder = (
         x509.CertificateBuilder()
         .subject_name(name)
         .issuer_name(name)
@@ -173,7 +173,7 @@ def certificate(secret: bytes) -> bytes:
         .not_valid_after(datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC))
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
     )
-    return built.sign(key, None).public_bytes(Encoding.DER)
+    return builder.sign(key, None).public_bytes(Encoding.DER)
 
 
 def read_certificate(data: bytes) -> bytes:

@@ -101,7 +101,7 @@ class EnclaveService:
     """The enclave's side of the protocol.
 
     Args:
-        configuration: what it does. Its digest is in every quote.
+        configuration: its digest is in every quote.
         method: the method that the configuration describes.
         upload_format: how the method's channel encodes updates.
         attestor: produces quotes.
@@ -146,7 +146,7 @@ class EnclaveService:
 
     @property
     def max_frame(self) -> int:
-        """The longest frame that a host has reason to send: an upload, or a round with the mechanism's memory."""
+        """The longest frame that a host needs to send: an upload, or a round with the mechanism's memory."""
         parameters = self.configuration.parameters
         memory = min(16 * parameters, MAX_MEMORY)
         return (1 << 20) + max(self._upload_format.max_size(parameters), memory)
@@ -167,7 +167,7 @@ class EnclaveService:
             return steps[frame.kind](Reader(frame.body))
         except TacitError as error:
             return enclave_messages.pack(MessageType.REFUSED, str(error).encode())
-        except Exception as error:  # nothing that is sent may end the service; the text could contain data
+        except Exception as error:  # no message may end the service; the text could contain data
             self._round = None
             reason = f"The request could not be processed ({type(error).__name__}); the round in progress was dropped."
             return enclave_messages.pack(MessageType.REFUSED, reason.encode())
@@ -190,7 +190,7 @@ class EnclaveService:
         request = RoundRequest.read(reader, self.configuration.parameters)
         self._check_round(request)
         index, coins = request.round, self._round_key(self._coins, request).child("cohort")
-        drawn = self.method.sampler.cohort(self.configuration.population, index, coins)
+        cohort = self.method.sampler.cohort(self.configuration.population, index, coins)
         session = EnclaveSession(
             run=self.configuration.run,
             round=request.round,
@@ -201,7 +201,7 @@ class EnclaveService:
             head=self.release_log.head,
             key=self._key,
         )
-        self._round = _OpenRound(request, session, tuple(drawn.tolist()))
+        self._round = _OpenRound(request, session, tuple(cohort.tolist()))
         opened = enclave_messages.pack_opened(self.release_log.head, self._round.cohort)
         return enclave_messages.pack(MessageType.ROUND_OPENED, opened)
 
@@ -309,14 +309,14 @@ class EnclaveService:
         return log_entry
 
     def _costs_more(self, index: int, turnout: Turnout) -> bool:
-        """Whether a round costs more than was declared before it, by ρ of zero-concentrated differential privacy."""
+        """Whether a round costs more than declared before it, by ρ of zero-concentrated differential privacy."""
         prices = (self.method.terms.price(Unit.CLIENT, index=index, turnout=each) for each in (turnout, None))
-        found, planned = (None if price is None else price.accounted for price in prices)
+        incurred, planned = (None if price is None else price.accounted for price in prices)
         if planned is None:
             return False
-        if found is None:
+        if incurred is None:
             return True
-        actual, declared = found.release.loss, planned.release.loss
+        actual, declared = incurred.release.loss, planned.release.loss
         return actual.rho + actual.xi > (declared.rho + declared.xi) * (1 + 1e-9)
 
     def _now(self, current: _OpenRound) -> ServerRound:
@@ -327,8 +327,8 @@ class EnclaveService:
 
     def _round_key(self, root: Key, request: RoundRequest) -> Key:
         """The key of this round below one of the enclave's own, or the one that a simulation shares with it."""
-        given = request.noise_key
-        return Key(given) if given else root.child("round", request.round).child("attempt")
+        shared = request.noise_key
+        return Key(shared) if shared else root.child("round", request.round).child("attempt")
 
 
 def _random_keys(configuration: Configuration, journal: Journal | None) -> tuple[Key, Key, Key]:

@@ -95,7 +95,7 @@ class SimulatedEnclave:
         stop(self.process, self.connection)
 
     def run_round(self, state: State, messages: Messages, now: Round) -> EnclaveRelease:
-        """What the enclave releases of a round; raises `EnclaveUnavailableError` if its process ends."""
+        """The enclave's release of a round; raises `EnclaveUnavailableError` if its process ends."""
         model = hashlib.sha256(state.weights.detach().cpu().contiguous().numpy().tobytes()).digest()
         self.seconds = defaultdict(float)
         self._encode(messages, now, model)

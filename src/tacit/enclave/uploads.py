@@ -71,10 +71,10 @@ class UploadFormat:
         return messages
 
     def check_cohort(self, data: bytes, cohort: int) -> None:
-        """Raise `ProtocolError` unless the client of this plaintext was told the cohort's true size."""
-        found = frames.unpack(Reader(data).chunk(len(data)), FrameKind.MESSAGE).cohort
-        if found != cohort:
-            raise ProtocolError(f"Expected a share of the noise for a cohort of {cohort}, got one for {found}.")
+        """Raise `ProtocolError` unless the client of this plaintext used the cohort's true size."""
+        declared = frames.unpack(Reader(data).chunk(len(data)), FrameKind.MESSAGE).cohort
+        if declared != cohort:
+            raise ProtocolError(f"Expected a share of the noise for a cohort of {cohort}, got one for {declared}.")
 
     def max_size(self, dim: int) -> int:
         """The longest valid upload of an update of this length."""

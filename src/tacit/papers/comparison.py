@@ -1,4 +1,4 @@
-"""Measured and published numbers side by side: the document that is printed, saved, read again and drawn.
+"""Measured and published numbers side by side: the document that is printed, saved, loaded and drawn.
 
 A comparison has rows, like the table of the paper; a row has trials, one per seed. Apart from the seconds nothing in
 it depends on the machine, and its size does not grow with the number of clients.
@@ -56,8 +56,8 @@ class Spread:
         mean: its mean.
         lowest: its minimum.
         highest: its maximum.
-        further: how far from the mean a run with one more seed lies, at most, with a probability of 95 % (Student's t);
-            None: fewer than `MIN_SEEDS` seeds do not tell.
+        further: the half-width of the 95 % prediction interval for one more seed (Student's t); None: fewer than
+            `MIN_SEEDS` seeds.
     """
 
     mean: float
@@ -67,16 +67,17 @@ class Spread:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> "Spread":
-        """That of some values.
+        """The spread of values.
 
         Example:
             >>> round(Spread.of([0.90, 0.92, 0.94]).further, 3), Spread.of([0.90, 0.94]).further
             (0.099, None)
         """
-        count, found = len(values), Interval.of(values)
+        count, interval = len(values), Interval.of(values)
         further = None
-        if found is not None and found.half is not None and count >= MIN_SEEDS:
-            further = found.half * sqrt(count + 1)  # from t·s/√count, of the mean, to t·s·√(1 + 1/count), of one more
+        if interval is not None and interval.half is not None and count >= MIN_SEEDS:
+            # The half-width of the mean is t·s/√count, that of a new value t·s·√(1 + 1/count).
+            further = interval.half * sqrt(count + 1)
         return cls(math.fsum(values) / count, min(values), max(values), further)
 
 
@@ -91,9 +92,9 @@ class ComparisonRow:
         trials: one per seed.
         paper: the published numbers by quantity; `source` is their place in the paper.
         proved: whether (ε, δ) is a guarantee.
-        guarantee: the guarantee in words, or that there is none and why.
+        guarantee: the guarantee in words, or why there is none.
         spent: whether the budget allows no further round.
-        caveat: a sentence that is shown wherever the row is shown; empty: none.
+        caveat: a sentence that is always shown with the row; empty: none.
     """
 
     name: str
@@ -124,7 +125,7 @@ class ComparisonRow:
         )
 
     def same_settings(self, other: "ComparisonRow") -> bool:
-        """Whether both are of the same method and task with the same arguments, so that seeds can be added."""
+        """Whether method, task and arguments are the same, so that seeds can be added."""
         return self._settings() == other._settings()
 
     def _settings(self) -> str:
@@ -143,10 +144,10 @@ class ComparisonRow:
     def spread(self, quantity: str) -> Spread | None:
         """A quantity over all seeds; None if some run did not measure it."""
         values = [trial.values.get(quantity) for trial in self.trials]
-        known = [value for value in values if value is not None]
-        if not known or len(known) < len(values):
+        measured = [value for value in values if value is not None]
+        if not measured or len(measured) < len(values):
             return None
-        return Spread.of(known)
+        return Spread.of(measured)
 
     def verdict(self, quantity: str) -> RowVerdict:
         """Whether the mean is at least as good as the published number; empty if there is nothing to judge."""
@@ -183,8 +184,8 @@ class Ranking:
 
     def describe(self, rows: Sequence[ComparisonRow]) -> str:
         """Report in one line whether the claim holds here, with the numbers."""
-        known = {row.name: row.by_seed(self.quantity) for row in rows}
-        first, second = (known.get(name, {}) for name in self.rows)
+        by_name = {row.name: row.by_seed(self.quantity) for row in rows}
+        first, second = (by_name.get(name, {}) for name in self.rows)
         seeds = [seed for seed in first if seed in second]
         sign = "<" if self.within is None else "≈"
         claim = f"{self.place}: {self.rows[0]} {sign} {self.rows[1]} in {self.quantity}"
@@ -194,8 +195,8 @@ class Ranking:
         if len(seeds) == 1:
             return f"{claim}: undecided; difference {differences[0]:+.4f} with one seed"
         low, high = _interval(differences)
-        found = f"difference {fmean(differences):+.4f} (95 % interval {low:+.4f} to {high:+.4f}, {len(seeds)} seeds)"
-        return f"{claim}: {self.judge(low, high)}; {found}"
+        estimate = f"difference {fmean(differences):+.4f} (95 % interval {low:+.4f} to {high:+.4f}, {len(seeds)} seeds)"
+        return f"{claim}: {self.judge(low, high)}; {estimate}"
 
     def judge(self, low: float, high: float) -> str:
         """The verdict for an interval of the difference between the second row and the first."""
@@ -213,10 +214,10 @@ def _interval(values: Sequence[float]) -> tuple[float, float]:
         >>> [round(end, 3) for end in _interval([0.1, 0.2, 0.3])]
         [-0.048, 0.448]
     """
-    found = Interval.of(values)
-    if found is None or found.half is None:  # values that are not finite say nothing
+    interval = Interval.of(values)
+    if interval is None or interval.half is None:  # non-finite values exclude nothing
         return -math.inf, math.inf
-    return found.mean - found.half, found.mean + found.half
+    return interval.mean - interval.half, interval.mean + interval.half
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -276,7 +277,7 @@ class Comparison:
 
     @classmethod
     def from_bytes(cls, content: bytes, label: str) -> Self:
-        """Read what `to_bytes` wrote, and judge it again; anything else is a `UserError`."""
+        """The inverse of `to_bytes`, judged again; raises `UserError` for other bytes."""
         source = Source(label=label, advice=_ADVICE, closed=False)
         return convert(read_json(content, dict[str, Any], source, version=_FORMAT), cls, source)
 

@@ -88,10 +88,10 @@ def _measured(curve: Curves, quantity: str) -> tuple[Numbers, Numbers]:
 
 
 def densities(rows: Sequence[ComparisonRow], panel: HistogramPanel) -> Iterator[Density]:
-    """The histograms of a panel, in its order; rows without one are left out."""
-    known = {row.name: row for row in rows}
+    """The histograms of a panel, in its order; rows without one are omitted."""
+    by_name = {row.name: row for row in rows}
     for index, name in enumerate(panel.rows):
-        trials = known[name].trials if name in known else ()
+        trials = by_name[name].trials if name in by_name else ()
         curves = [trial.curves for trial in trials if "density" in trial.curves]
         if curves:
             y = np.array([curve["density"] for curve in curves], dtype=np.float64)
@@ -100,7 +100,7 @@ def densities(rows: Sequence[ComparisonRow], panel: HistogramPanel) -> Iterator[
 
 
 def error_bars(rows: Sequence[ComparisonRow], plot: ScatterPlot) -> Iterator[ErrorBars]:
-    """The lines in the order of their argument; rows in which the quantity was not measured are left out."""
+    """The lines in the order of their argument; rows without a measured quantity are omitted."""
     groups: dict[float, list[tuple[float, Numbers]]] = {}
     for row in rows:
         values = [trial.values.get(plot.y) for trial in row.trials]

@@ -49,11 +49,11 @@ def table(comparison: Comparison) -> list[list[str]]:
 def _long(comparison: Comparison) -> list[list[str]]:
     lines = [_HEADER]
     for row in comparison.rows:
-        shown = [
+        quantities = [
             name for name in row.quantities() if name in row.paper or (name not in IN_FOOTNOTES and row.spread(name))
         ]
-        for quantity in shown:
-            name = row.name if quantity == shown[0] else ""
+        for quantity in quantities:
+            name = row.name if quantity == quantities[0] else ""
             nominal = " (nominal)" * (quantity in PRIVACY and not row.proved)
             verdict = comparison.verdict(row, quantity)
             lines.append([name, label(quantity) + nominal, *_cells(row, quantity), verdict])
@@ -106,9 +106,9 @@ def _range(measured: Spread) -> str:
 
 def _summary(comparison: Comparison, row: ComparisonRow) -> str:
     """The columns that were not reached, with the verdict of each; otherwise whether any was."""
-    found = {quantity: comparison.verdict(row, quantity) for quantity in comparison.columns}
-    others = [f"{verdict}: {head(name)}" for name, verdict in found.items() if verdict not in ("", "reached")]
-    return "; ".join(others) or "reached" * ("reached" in found.values())
+    verdicts = {quantity: comparison.verdict(row, quantity) for quantity in comparison.columns}
+    others = [f"{verdict}: {head(name)}" for name, verdict in verdicts.items() if verdict not in ("", "reached")]
+    return "; ".join(others) or "reached" * ("reached" in verdicts.values())
 
 
 def footnotes(comparison: Comparison) -> Iterator[str]:

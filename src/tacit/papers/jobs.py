@@ -1,6 +1,6 @@
-"""What a study runs: one directory per row and seed, run or attacked once, resumed after an interruption.
+"""The jobs of a study: one directory per row and seed, run or attacked once, resumed after an interruption.
 
-An existing run is used only if it is the one that the study describes now; any other is refused, not overwritten.
+An existing run is used only if it matches the study; any other is rejected, not overwritten.
 """
 
 import json
@@ -56,7 +56,7 @@ class Job:
         return self.experiment.build_method()
 
     def finished(self) -> bool:
-        """Whether it has been run; another run in its directory is a `RunError`."""
+        """Whether it has run; raises `RunError` for another run in its directory."""
         if not (self.directory / MANIFEST).exists():
             return False
         manifest = read_manifest(self.directory)
@@ -129,8 +129,8 @@ class Choice:
 
 def jobs_of(study: Study, choice: Choice) -> list[list[Job]]:
     """The jobs of each chosen row, one per seed."""
-    known = {row.name: row for row in study.rows}
-    chosen = [choose(known, name, f"a row of {study.name}") for name in choice.rows] or study.rows
+    by_name = {row.name: row for row in study.rows}
+    chosen = [choose(by_name, name, f"a row of {study.name}") for name in choice.rows] or study.rows
     _check_masks(study, [row.name for row in chosen])
     return [[*_jobs(row, choice)] for row in chosen]
 
@@ -178,7 +178,7 @@ class AttackJob:
         return self.job.directory / FOUND
 
     def finished(self) -> bool:
-        """Whether the attack was made; a result of other settings is a `RunError`."""
+        """Whether the attack ran; raises `RunError` for a result of other settings."""
         if not self.file.exists():
             return False
         if self._read().settings != self._settings():
@@ -186,12 +186,12 @@ class AttackJob:
         return True
 
     def run(self, task: Task, watch: Callable[[Iterator[Reconstruction], int], Iterable[Reconstruction]]) -> None:
-        """Attack, and save the result; `watch` passes on each client's result, and receives their number."""
-        victims, seen = observe_victims(self.job.method, task, self.config, self.job.seed)
-        attacked = sum(len(observation.per_client()) for observation in seen)
-        found = [*watch(reconstructions(victims, seen, self.config, self.job.seed), attacked)]
-        strips = _strips(self.job.row.name, found)
-        content = asdict(_Found(settings=self._settings(), values=_values(found), strips=strips))
+        """Attack, and save the result; `watch` passes on the clients' results, and receives their number."""
+        victims, observations = observe_victims(self.job.method, task, self.config, self.job.seed)
+        attacked = sum(len(observation.per_client()) for observation in observations)
+        results = [*watch(reconstructions(victims, observations, self.config, self.job.seed), attacked)]
+        strips = _strips(self.job.row.name, results)
+        content = asdict(_Found(settings=self._settings(), values=_values(results), strips=strips))
         files.write(self.file, (json.dumps(content, indent=1, allow_nan=False) + "\n").encode(), parents=True)
 
     def trial(self) -> RowTrial:

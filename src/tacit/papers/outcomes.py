@@ -69,8 +69,8 @@ def compare_attacks(study: Study, groups: Sequence[Sequence[AttackJob]], *, fast
     originals = next((strips[0] for strips in firsts if len(strips) > 1), None)
     shown = [strips[-1] for strips in firsts]
     gallery = Gallery(strips=tuple([originals, *shown] if originals else shown))
-    made = _comparison(study, tuple(_attacked_row(group) for group in groups), fast=fast)
-    return replace(made, plot=gallery, columns=ATTACK_COLUMNS, rankings=())
+    comparison = _comparison(study, tuple(_attacked_row(group) for group in groups), fast=fast)
+    return replace(comparison, plot=gallery, columns=ATTACK_COLUMNS, rankings=())
 
 
 def _row(jobs: Sequence[Job], study: Study) -> ComparisonRow:
@@ -165,8 +165,8 @@ def _curves(reports: Sequence[Report], quantities: Sequence[str]) -> Curves:
 
 def _quantity(report: Report, name: str) -> float | None:
     epsilon = report.epsilons.get(Unit.CLIENT)
-    known = {"variance": report.variance, "scale": report.scale, "norm": report.norm, "epsilon": epsilon}
-    return known[name] if name in known else report.metrics.get(name)
+    recorded = {"variance": report.variance, "scale": report.scale, "norm": report.norm, "epsilon": epsilon}
+    return recorded[name] if name in recorded else report.metrics.get(name)
 
 
 def _exhausted(charges: Charges) -> bool:
@@ -183,12 +183,12 @@ def _with_histograms(
 ) -> tuple[ComparisonRow, ...]:
     """Add the distribution of each trial's final weights at a mask, and their mean magnitude."""
     jobs = {(job.row.name, job.seed): job for group in groups for job in group}
-    found = {key: each for panel in plot.panels for key, each in _histograms(panel, jobs, plot.bins).items()}
+    histograms = {key: each for panel in plot.panels for key, each in _histograms(panel, jobs, plot.bins).items()}
 
     def drawn(row: ComparisonRow, trial: RowTrial) -> RowTrial:
-        if (row.name, trial.seed) not in found:
+        if (row.name, trial.seed) not in histograms:
             return trial
-        curves, magnitude = found[row.name, trial.seed]
+        curves, magnitude = histograms[row.name, trial.seed]
         return replace(trial, values={**trial.values, "magnitude": short(magnitude)}, curves=curves)
 
     return tuple(replace(row, trials=tuple(drawn(row, trial) for trial in row.trials)) for row in rows)
@@ -202,11 +202,11 @@ def _histograms(panel: HistogramPanel, jobs: Mapping[RunKey, Job], bins: int) ->
     limit = float(np.quantile(np.abs(np.concatenate([*weights.values()])), SHOWN)) or 1.0
     edges = np.linspace(-limit, limit, bins + 1)
     width = edges[1] - edges[0]
-    found: dict[RunKey, tuple[Curves, float]] = {}
+    histograms: dict[RunKey, tuple[Curves, float]] = {}
     for key, own in weights.items():
         density = np.histogram(own, edges)[0] / (len(own) * width)
-        found[key] = {"weight": _six_digits(edges), "density": _six_digits(density)}, float(np.abs(own).mean())
-    return found
+        histograms[key] = {"weight": _six_digits(edges), "density": _six_digits(density)}, float(np.abs(own).mean())
+    return histograms
 
 
 def _weights(job: Job, mask: str, jobs: Mapping[RunKey, Job]) -> Weights:
@@ -230,17 +230,17 @@ def _with_maps(
 
 
 def _maps(job: Job, plot: ImportanceMaps) -> Curves:
-    """All maps of one run, which is repeated for them, with six digits."""
+    """All maps of one run, to six digits; the run is repeated for them."""
     task = job.experiment.build_task()
     shape = _image_shape(task, job)
     method = calibrate_method(job.method, len(task.population), task.population.client_units)
-    found = {MEAN: task.population[plot.client][0].double().mean(0)}
+    tensors = {MEAN: task.population[plot.client][0].double().mean(0)}
     at = [number for number in plot.at if number <= method.rounds]
     for trace in client_traces(method, task, client=plot.client, at=at, seed=job.seed):
         for measure in plot.importance:
             importance = _importance(trace, method, MEASURES[measure], plot.noise)
-            found[map_name(measure, trace.now.index + 1)] = importance
-    maps = {name: _six_digits(values.flatten().tolist()) for name, values in found.items()}
+            tensors[map_name(measure, trace.now.index + 1)] = importance
+    maps = {name: _six_digits(values.flatten().tolist()) for name, values in tensors.items()}
     return {"shape": tuple(map(float, shape)), **maps}
 
 
@@ -264,6 +264,6 @@ def _six_digits(values: Iterable[float]) -> tuple[float | None, ...]:
     return tuple(map(short, values))
 
 
-# Figures for which the curves of the trials are others than quantities over rounds.
+# Figures whose curves are not quantities over rounds.
 _FIGURE_DATA: Mapping[type, Callable[..., tuple[ComparisonRow, ...]]]
 _FIGURE_DATA = {HistogramPlot: _with_histograms, ImportanceMaps: _with_maps}

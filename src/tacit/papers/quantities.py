@@ -102,7 +102,7 @@ Quantity: TypeAlias = Callable[[FinishedRun], float | None]
 
 
 def derived(run: FinishedRun, columns: Sequence[str]) -> dict[str, float | None]:
-    """Compute those of the columns that are not reported for every run anyway."""
+    """Compute the columns that are not reported for every run."""
     return {name: DERIVED[name](run) for name in columns if name in DERIVED}
 
 
@@ -199,8 +199,8 @@ def _hypotheses(run: FinishedRun) -> Tensor | None:
 
 
 def _miss(run: FinishedRun) -> float | None:
-    found = _hypotheses(run)
-    return None if found is None else float(torch.cdist(THETA, found).min(1).values.max())
+    hypotheses = _hypotheses(run)
+    return None if hypotheses is None else float(torch.cdist(THETA, hypotheses).min(1).values.max())
 
 
 def _found(run: FinishedRun) -> float | None:
@@ -210,12 +210,12 @@ def _found(run: FinishedRun) -> float | None:
 
 def _right(run: FinishedRun) -> float | None:
     """Zero if one hypothesis is the nearest to both optima."""
-    found = _hypotheses(run)
-    if found is None:
+    hypotheses = _hypotheses(run)
+    if hypotheses is None:
         return None
-    nearest = torch.cdist(THETA, found).argmin(1)
+    nearest = torch.cdist(THETA, hypotheses).argmin(1)
     population = synthetic(**(run.task.args or {})).population  # type: ignore[arg-type]
-    errors = (population.y - population.x @ found.T).square().view(len(population), -1, len(found)).mean(1)
+    errors = (population.y - population.x @ hypotheses.T).square().view(len(population), -1, len(hypotheses)).mean(1)
     right = errors.argmin(1) == nearest[torch.arange(len(population)) % 2]
     return float(right.float().mean()) if nearest[0] != nearest[1] else 0.0
 

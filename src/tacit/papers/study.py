@@ -96,7 +96,7 @@ Files = Mapping[str, Path]
 
 
 class _StudyTable(Struct, frozen=True, kw_only=True, rename="kebab"):
-    """A study as it is written in TOML; its rows are read one by one, for error messages with their names."""
+    """A study in TOML; its rows are read one by one, so that error messages name them."""
 
     rows: Annotated[tuple[Mapping[str, Any], ...], Meta(min_length=1, description=ROWS)]
     title: Text
@@ -108,7 +108,7 @@ class _StudyTable(Struct, frozen=True, kw_only=True, rename="kebab"):
 
 
 class _Changes(Struct, frozen=True, kw_only=True, rename="kebab"):
-    """What the short version changes."""
+    """Changes of the short version."""
 
     args: Mapping[str, Any] = msgspec.field(default_factory=dict)
     task_args: Mapping[str, Any] = msgspec.field(default_factory=dict)
@@ -150,7 +150,7 @@ class StudyRow:
         fast: what is run in the short version.
         paper: the published numbers by quantity.
         source: their place in the paper.
-        evaluate_every: the model is evaluated every this many rounds.
+        evaluate_every: rounds from one evaluation to the next.
         attack: how it is attacked; None: it is trained.
     """
 
@@ -194,7 +194,7 @@ class Study:
 
 
 def read_study(name: str, files: Files | None = None) -> Study:
-    """Read the study of this name; an unknown one is a `UserError` that lists all and names the nearest."""
+    """Read the study of this name; for an unknown one, a `UserError` lists all and suggests the nearest."""
     files = study_files() if files is None else files
     file = choose(files, name, "a table or figure")
     table = _read_table(file)
@@ -282,7 +282,7 @@ def _attack_config(
 
 
 def _expected(file: Path) -> Mapping[str, Any]:
-    """Return what the paper's expected.toml contains for a study."""
+    """Return the entries of a study in the paper's expected.toml."""
     expected = file.with_name(EXPECTED)
     tables = load_toml(expected) if expected.exists() else {}
     studies = convert(tables, dict[str, dict[str, dict[str, Any] | list[Any]]], Source(label=str(expected)))
@@ -299,13 +299,13 @@ def _read_rankings(file: Path, rows: Sequence[str]) -> tuple[Ranking, ...]:
 
 def _read_published(file: Path, row: _RowTable, label: str) -> tuple[Mapping[str, Number], str]:
     """Read the published numbers of a row, and their place in the paper."""
-    known = {key: value for key, value in _expected(file).items() if key != _RANKINGS}
-    found = known.get(row.name) if row.expected is UNSET else choose(known, row.expected, f"expected of {label}")
-    if found is None:
+    entries = {key: value for key, value in _expected(file).items() if key != _RANKINGS}
+    entry = entries.get(row.name) if row.expected is UNSET else choose(entries, row.expected, f"expected of {label}")
+    if entry is None:
         return {}, ""
     source = Source(label=f"{row.name!r} in {file.with_name(EXPECTED)}", closed=False)
-    numbers = convert({key: value for key, value in found.items() if key != "source"}, dict[str, Number], source)
-    return numbers, convert(found, _Place, source).source
+    numbers = convert({key: value for key, value in entry.items() if key != "source"}, dict[str, Number], source)
+    return numbers, convert(entry, _Place, source).source
 
 
 def _folder(name: str, label: str) -> str:

@@ -1,4 +1,4 @@
-"""Files of studies: where they are and what they are called.
+"""Files of studies: their folders and names.
 
 The package contains the studies of papers, `tacit/papers/studies/<paper>/<what>.toml`. Files in
 `./experiments/<paper>/` are added to them, and replace those of the same name. Listing studies does not import PyTorch.
@@ -51,13 +51,13 @@ def packaged_studies() -> Path:
 
 def study_files(*folders: Path) -> dict[str, Path]:
     """Return the files of all studies below these folders by name; default: the package's and `./experiments`."""
-    found = {
+    files = {
         f"{file.parent.name}/{file.stem}": file
         for folder in folders or (packaged_studies(), EXPERIMENTS)
         for file in folder.glob("*/*.toml")
         if file.name != EXPECTED
     }
-    return dict(sorted(found.items()))
+    return dict(sorted(files.items()))
 
 
 def summaries() -> list[StudySummary]:
@@ -66,11 +66,11 @@ def summaries() -> list[StudySummary]:
 
 
 def find_study(name: str, rows: Sequence[str] = ()) -> StudySummary:
-    """Return the summary of a study; an unknown name, or that of a row, is a `UserError` that suggests the nearest."""
-    found = _summary(name, choose(study_files(), name, "a table or figure"))
+    """Return the summary of a study; for an unknown study or row, a `UserError` suggests the nearest."""
+    summary = _summary(name, choose(study_files(), name, "a table or figure"))
     for row in rows:
-        choose(dict.fromkeys(found.rows, row), row, f"a row of {name}")
-    return found
+        choose(dict.fromkeys(summary.rows, row), row, f"a row of {name}")
+    return summary
 
 
 def results_file(name: str) -> Path:

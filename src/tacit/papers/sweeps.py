@@ -26,8 +26,8 @@ An experiment file with a further table::
 
 The held-out data are divided: runs are evaluated on the validation part, by which the best combination is chosen, and
 only that one is evaluated on the other part. Runs are those of a study (`tacit.papers.jobs`), so that finished ones are
-not repeated and interrupted ones resume; their noise is seeded, so that a sweep can be repeated. What was tried is in
-an Optuna study in the folder of the runs (`optuna.db`), for its pictures and its dashboard.
+not repeated and interrupted ones resume; their noise is seeded, so that a sweep can be repeated. All trials are in an
+Optuna study in the folder of the runs (`optuna.db`), for its plots and its dashboard.
 """
 
 import json
@@ -124,16 +124,16 @@ class Sweep:
 
     @cached_property
     def space(self) -> dict[str, BaseDistribution]:
-        """What each argument is chosen from; those of the task begin with `task.`."""
+        """The search space, by argument; those of the task begin with `task.`."""
         task = {f"task.{key}": value for key, value in self.table.task_args.items()}
-        given = {**_flat(self.table.args), **task}
-        if not given:
+        values = {**_flat(self.table.args), **task}
+        if not values:
             raise UserError(f"Expected values to try in {self.name}: give them in [sweep.args] or [sweep.task-args].")
-        return {key: _distribution(key, value, self.name) for key, value in given.items()}
+        return {key: _distribution(key, value, self.name) for key, value in values.items()}
 
     @cached_property
     def planned(self) -> list[Params]:
-        """The combinations that are known before any has run, each once; none if the sampler learns from results."""
+        """The combinations known before any has run, each once; none if the sampler learns from results."""
         if self.table.trials is UNSET:
             lists = [each.choices for each in self.space.values() if isinstance(each, CategoricalDistribution)]
             if len(lists) < len(self.space):
@@ -143,14 +143,14 @@ class Sweep:
                 f"at most {MAX_RUNS} runs in {self.name}",
                 "Give trials, or fewer values.",
             )
-            drawn: Sequence[Params] = [dict(zip(self.space, chosen, strict=True)) for chosen in product(*lists)]
+            combinations: Sequence[Params] = [dict(zip(self.space, chosen, strict=True)) for chosen in product(*lists)]
         else:
-            drawn = [] if self.table.sampler == "tpe" else self._drawn(self.table.trials)
-        return [*{SweepPoint(self, params).label: params for params in drawn}.values()]
+            combinations = [] if self.table.sampler == "tpe" else self._drawn(self.table.trials)
+        return [*{SweepPoint(self, params).label: params for params in combinations}.values()]
 
     @property
     def points(self) -> list["SweepPoint"]:
-        """The combinations that are known before any has run; of a sampler that learns, one for a try."""
+        """The combinations known before any has run; for a sampler that learns, one example."""
         return [SweepPoint(self, params) for params in self.planned or self._drawn(1)]
 
     @property
@@ -166,10 +166,10 @@ class Sweep:
     def metric(self) -> str:
         """The metric by which combinations are compared."""
         task = self.points[0].task_for(self.table.validation)[0]
-        known = metrics_of([make_model(task, self.experiment.seeds[0]).eval()], task)
-        metric = self.table.choose or next(iter(known), "")
-        if metric not in known:
-            raise UserError(f"Expected choose of {self.name} in {', '.join(known) or 'none'}, got {metric!r}.")
+        metrics = metrics_of([make_model(task, self.experiment.seeds[0]).eval()], task)
+        metric = self.table.choose or next(iter(metrics), "")
+        if metric not in metrics:
+            raise UserError(f"Expected choose of {self.name} in {', '.join(metrics) or 'none'}, got {metric!r}.")
         return metric
 
     @property
@@ -178,7 +178,7 @@ class Sweep:
         return 1 if self.metric in LOWER_IS_BETTER else -1
 
     def open(self) -> optuna.Study:
-        """The study of what was tried, in the folder of the runs; another table of values has another study."""
+        """The Optuna study, in the folder of the runs; another table of values has another study."""
         files.make_private(self.out)
         values = {key: optuna.distributions.distribution_to_json(each) for key, each in self.space.items()}
         identity = json.dumps([values, self.table.seed, self.table.sampler, self.table.pruner, self.metric])
@@ -192,7 +192,7 @@ class Sweep:
         )
 
     def prepare(self) -> int:
-        """Enter what is planned, and again what was interrupted; returns how many combinations have yet to be tried."""
+        """Enqueue planned and interrupted combinations; returns how many have yet to be tried."""
         study = self.open()
         for params in self.planned:
             study.enqueue_trial(dict(params), skip_if_exists=True)
@@ -207,9 +207,9 @@ class Sweep:
         return self.trials - len(tried.keys() | pruned) + len(removed)
 
     def play(self, workers: Workers, show: Show) -> None:
-        """Try the next combination with every seed; `show` gets the steps of a run and its label."""
+        """Try the next combination with every seed; `show` receives the steps of a run and its label."""
         study = self.open()
-        if self.table.sampler == "tpe":  # what it draws depends on what was tried, not on interruptions
+        if self.table.sampler == "tpe":  # its draws depend on earlier trials, not on interruptions
             study.sampler = TPESampler(seed=self.table.seed + len(study.trials))
         trial = study.ask(self.space)
         point = SweepPoint(self, trial.params)
@@ -230,10 +230,10 @@ class Sweep:
         return math.inf * self.sign if measured is None else measured.mean
 
     def tried(self) -> list["SweepPoint"]:
-        """The combinations that were run to their end, in order."""
-        found = {point.label: point for point in self._ended(TrialState.COMPLETE)}
+        """The completed combinations, in order."""
+        finished = {point.label: point for point in self._ended(TrialState.COMPLETE)}
         planned = [SweepPoint(self, params).label for params in self.planned]
-        return [found[label] for label in planned or found if label in found]
+        return [finished[label] for label in planned or finished if label in finished]
 
     def _ended(self, state: TrialState) -> list["SweepPoint"]:
         return [SweepPoint(self, trial.params) for trial in self.open().get_trials(states=(state,))]
@@ -265,9 +265,9 @@ class SweepPoint:
 
     @cached_property
     def values(self) -> Params:
-        """The arguments, with four digits of what was drawn from a range."""
-        drawn = {key for key, each in self.sweep.space.items() if isinstance(each, FloatDistribution)}
-        return {key: float(f"{value:.4g}") if key in drawn else value for key, value in self.params.items()}
+        """The arguments; those drawn from a range have four digits."""
+        continuous = {key for key, each in self.sweep.space.items() if isinstance(each, FloatDistribution)}
+        return {key: float(f"{value:.4g}") if key in continuous else value for key, value in self.params.items()}
 
     @property
     def label(self) -> str:
@@ -329,20 +329,20 @@ class SweepResult:
 
 
 def read_sweep(path: Path, out: Path, *, trust: bool = False) -> Sweep:
-    """The sweep that a TOML file describes; everything that can be wrong about its names is found here."""
+    """The sweep that a TOML file describes; all of its names are checked here."""
     table = dict(load_toml(path))
     if not isinstance(table.get("sweep"), Mapping):
         raise UserError(f"Expected a table [sweep] in {path}. Without one, run it with tacit run {path}.")
-    given = serialization.convert(table.pop("sweep"), SweepTable, Source(label=f"sweep of {path}"))
+    settings = serialization.convert(table.pop("sweep"), SweepTable, Source(label=f"sweep of {path}"))
     expect(
-        0 < given.validation < 1,
-        f"validation={given.validation:g} of {path} in (0, 1)",
+        0 < settings.validation < 1,
+        f"validation={settings.validation:g} of {path} in (0, 1)",
         "What chooses the best cannot report how good it is: both parts of the held-out data are needed.",
     )
-    expect(given.trials is UNSET or given.trials >= 1, f"trials of {path} >= 1")
+    expect(settings.trials is UNSET or settings.trials >= 1, f"trials of {path} >= 1")
     experiment = parse(table, str(path)).trusting(trust)
     experiment.check_trust()
-    sweep = Sweep(name=path.stem, experiment=experiment, table=given, out=out)
+    sweep = Sweep(name=path.stem, experiment=experiment, table=settings, out=out)
     for point in sweep.points:
         point.experiment.check_names()
     folders = [job.directory for job in sweep.jobs]
@@ -369,8 +369,8 @@ def result_of(sweep: Sweep) -> SweepResult:
     groups = {point: point.group() for point in points}
     order = sorted(points, key=lambda point: sweep.sign * sweep.mean_of(groups[point]))
     held_out = order[0].task_for(sweep.table.validation)[1]
-    found = [tested(job, held_out) for job in order[0].jobs]
-    test = {name: Interval.of([each[name] for each in found]) for name in found[0]}
+    results = [tested(job, held_out) for job in order[0].jobs]
+    test = {name: Interval.of([each[name] for each in results]) for name in results[0]}
     best_first = [groups[point] for point in order]
     return SweepResult(sweep.metric, best_first, {name: each for name, each in test.items() if each is not None})
 
@@ -380,10 +380,10 @@ def _distribution(key: str, value: object, name: str) -> BaseDistribution:
         case list() if value:
             return CategoricalDistribution([_choice(each) for each in value])
         case Mapping():
-            found = serialization.convert(value, Range, Source(label=f"{key} of {name}"))
-            expect(found.low < found.high, f"low < high for {key} of {name}")
-            expect(not found.log or found.low > 0, f"low > 0 for {key} of {name}, whose logarithm is taken")
-            return found.distribution
+            limits = serialization.convert(value, Range, Source(label=f"{key} of {name}"))
+            expect(limits.low < limits.high, f"low < high for {key} of {name}")
+            expect(not limits.log or limits.low > 0, f"low > 0 for {key} of {name}, whose logarithm is taken")
+            return limits.distribution
     raise UserError(f"Expected a list of values for {key} of {name}, or a table with low and high, got {value!r}.")
 
 

@@ -15,7 +15,7 @@ from tacit.papers.jobs import Job
 
 
 def divided(task: Task, validation: float) -> tuple[Task, Task]:
-    """The task with the part of its held-out data for choosing, and with the other part; the same in every run."""
+    """The task with the held-out data for choosing, and with those for testing; the same in every run."""
     if task.test is None:
         raise UserError(
             f"Expected held-out data of the task {task.name}: the best combination is chosen on a part of it."
@@ -34,12 +34,12 @@ def divided(task: Task, validation: float) -> tuple[Task, Task]:
 
 @torch.no_grad()
 def metrics_of(models: Sequence[nn.Module], task: Task) -> dict[str, float]:
-    """The metrics of models on the held-out data of a task: for every owner, of the one that fits best."""
+    """The metrics of models on the held-out data of a task: for every owner, those of its best model."""
     assert task.test is not None  # it was divided
     x, y = task.test
     outputs = torch.stack([model(x) for model in models])
-    found: dict[str, float] = task.loss.metrics(best_outputs(task.loss, outputs, y, task.owners), y)
-    return found
+    metrics: dict[str, float] = task.loss.metrics(best_outputs(task.loss, outputs, y, task.owners), y)
+    return metrics
 
 
 def tested(job: Job, task: Task) -> dict[str, float]:

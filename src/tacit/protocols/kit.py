@@ -1,4 +1,4 @@
-"""One kit for the conversations of all protocols: what a client and a server are, and what their messages share.
+"""The common parts of all protocols' conversations: clients, servers, and the frames of their messages.
 
 A client is a step, `answer(state, request) -> (state, reply)`, of a small state that can be stored as bytes
 (`ClientStep`, `ClientState`). A server is a generator that yields requests and is sent replies (`ServerSide`). Neither
@@ -187,7 +187,7 @@ upload as it arrives.
 
 
 class ReplyStatus(IntEnum):
-    """What a receiver did with a reply."""
+    """How a receiver treated a reply."""
 
     ACCEPTED = 0
     OVERSIZE = 1  # longer than any valid reply
@@ -230,7 +230,7 @@ class Outcome(Generic[_T, Kind]):
     """The end of a conversation.
 
     Attributes:
-        result: what the server learned.
+        result: the server's result.
         clients: that reached it with the server: the survivors of a sum, or those that accepted an enclave.
         transcript: what the server observed.
     """
@@ -281,9 +281,9 @@ class Exchange(Generic[Kind, AnyFrame, _T]):
             if sender not in self.requests or sender in accepted:
                 return ReplyStatus.DUPLICATE if sender in accepted else ReplyStatus.UNEXPECTED_SENDER
             reader = Reader(frame.body)
-            found = self.read(sender, reader)
+            content = self.read(sender, reader)
             reader.expect_end()
-            accepted[sender] = found
+            accepted[sender] = content
         except ProtocolError:
             return ReplyStatus.MALFORMED
         transcript.up[frame.kind][sender] = len(data)

@@ -69,7 +69,7 @@ def remove_many_pads(total: Vector, added: Sequence[bytes], subtracted: Sequence
 
 
 def _portion(size: int, added: Sequence[bytes], subtracted: Sequence[bytes]) -> bytes:
-    """What removing some pads adds to the total."""
+    """The change of the total by removing pads."""
     partial = np.zeros(size, np.uint32)
     remove_pads(partial, added, subtracted)
     return partial.tobytes()

@@ -1,1 +1,1 @@
-"""What is shown to people: cards, pages, the live page, drawing. Nothing here trains; only here is Matplotlib used."""
+"""Output for people: cards, pages, the live page, figures. Nothing here trains; only this package uses Matplotlib."""

@@ -1,8 +1,8 @@
 """Cards: a method's pieces, who sees what, what is guaranteed and what is not, how to run it and how to cite it.
 
 Who sees what follows from what the pieces declare (`channel.messages_seen_by`, `method.weighted`,
-`method.terms`), the same declarations by which wrong compositions are refused. Details come from the sections *Sees*
-and *Formal guarantees* of the pieces' docstrings.
+`method.terms`); the same declarations reject wrong compositions. Details come from the sections *Sees* and *Formal
+guarantees* of the pieces' docstrings.
 """
 
 import inspect
@@ -69,10 +69,10 @@ def card(method: str | Method, args: Mapping[str, object] = MappingProxyType({})
             not args, "a method's arguments with its name only", "Change a finished method with dataclasses.replace."
         )
         return _card(method, lambda: method, "", "tacit.train(method, task)")
-    made = methods.make(method, args)
+    instance = methods.make(method, args)
     line = " ".join(["tacit run", method, *(f"--set {key}={value}" for key, value in args.items())])
     factory = methods.find(method)
-    return _card(made, factory, summary(factory), line)
+    return _card(instance, factory, summary(factory), line)
 
 
 def _card(method: Method, factory: Callable[..., object], text: str, line: str) -> Card:
@@ -101,8 +101,8 @@ def summary(factory: Callable[..., object]) -> str:
 def section(thing: object, title: str) -> str:
     """Return the paragraph of a docstring that begins with `title:`, as one line; empty if there is none."""
     paragraphs = (inspect.getdoc(thing) or "").split("\n\n")
-    found = next((text for text in paragraphs if text.startswith(f"{title}:")), "")
-    return " ".join(found.removeprefix(f"{title}:").split())
+    paragraph = next((text for text in paragraphs if text.startswith(f"{title}:")), "")
+    return " ".join(paragraph.removeprefix(f"{title}:").split())
 
 
 def _parameter(parameter: inspect.Parameter) -> str:
@@ -128,19 +128,19 @@ def _server_sees(method: Method) -> str:
     channel = method.channel
     if channel.messages_seen_by == "enclave":
         return "only what the enclave releases: the sum of a round's messages, with the mechanism's noise if any"
-    seen = "every client's message" if channel.messages_seen_by == "server" else "only the sum of a round's messages"
-    return f"{seen}, and how many samples each client has" if method.weighted else seen
+    visible = "every client's message" if channel.messages_seen_by == "server" else "only the sum of a round's messages"
+    return f"{visible}, and how many samples each client has" if method.weighted else visible
 
 
 def _event(method: Method) -> str:
-    found = {Unit.CLIENT: _client_event, Unit.RECORD: _record_event}
-    return "; ".join(found[unit](method) for unit in method.terms.units)
+    by_unit = {Unit.CLIENT: _client_event, Unit.RECORD: _record_event}
+    return "; ".join(by_unit[unit](method) for unit in method.terms.units)
 
 
 def _record_event(method: Method) -> str:
     """What a round releases about one record of a client that takes part."""
-    found = method.terms.prices[Unit.RECORD].accounted
-    what = "for which nothing is proved" if found is None else _noise(found.release.loss)
+    price = method.terms.prices[Unit.RECORD].accounted
+    what = "for which nothing is proved" if price is None else _noise(price.release.loss)
     if Unit.RECORD in method.terms.uncalibrated:
         what = "calibrated for the budget"
     released = "in every local step, a sum of clipped gradients over a Poisson batch of records"
@@ -173,14 +173,14 @@ def _describe(release: Release) -> str:
 
 
 def _price(method: Method, unit: Unit = Unit.CLIENT) -> UnitPrice:
-    """The price of a round; for noise that the budget decides, that of noise multiplier 1."""
+    """The price of a round; if the budget calibrates the noise, that of noise multiplier 1."""
     return method.with_noise_multiplier(1.0).terms.prices[unit]
 
 
 def _guarantee(method: Method) -> str:
-    found = {Unit.CLIENT: _client_guarantee, Unit.RECORD: _record_guarantee}
+    by_unit = {Unit.CLIENT: _client_guarantee, Unit.RECORD: _record_guarantee}
     together = " The guarantees for clients and for records hold side by side; their ε are never added."
-    return " ".join(found[unit](method) for unit in method.terms.units) + together * (len(method.terms.units) > 1)
+    return " ".join(by_unit[unit](method) for unit in method.terms.units) + together * (len(method.terms.units) > 1)
 
 
 OF_PERSONS = (
@@ -252,8 +252,8 @@ def _secrecy(method: Method, release: Release) -> str:
         return " Sampling lowers ε in no round: with dropouts, noise in shares can reveal how many clients took part."
     lost = "" if release.constant else " It lowers ε only in rounds in which no client drops out."
     in_shares = method.mechanism.requires == "only the sum"
-    known = "; the server knows it, and a run reports the ε against the server" * in_shares
-    return f" ε assumes that who took part is secret{known}.{lost.replace('It', 'Sampling')}"
+    caveat = "; the server knows it, and a run reports the ε against the server" * in_shares
+    return f" ε assumes that who took part is secret{caveat}.{lost.replace('It', 'Sampling')}"
 
 
 def _metric_guarantee(price: Leakage) -> str:

@@ -1,4 +1,4 @@
-"""Charts of a page as plain data: lines over rounds, for the script that draws them, and a table that says the same."""
+"""Charts of a page as plain data: lines over rounds for the script that draws them, and a table of the same numbers."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -62,12 +62,12 @@ class Chart:
     zero: bool = False
 
     def spec(self) -> dict[str, object]:
-        """What the script draws."""
+        """The data of the script."""
         lines = [each for line in self.lines for each in line.specs()]
         return {"x": self.rounds, "lines": lines, "unit": self.unit, "zero": self.zero}
 
     def figure(self) -> Html:
-        """The chart with its words and its table."""
+        """The chart with its readout and table."""
         return element(
             "figure",
             element("figcaption", self.title),
@@ -81,9 +81,9 @@ class Chart:
     def _in_words(self) -> str:
         parts = []
         for line in self.lines:
-            known = [value for value in line.values if value is not None]
-            if known:
-                parts.append(f"{line.name} from {self._write(known[0])} to {self._write(known[-1])}")
+            measured = [value for value in line.values if value is not None]
+            if measured:
+                parts.append(f"{line.name} from {self._write(measured[0])} to {self._write(measured[-1])}")
         rounds = f"rounds {self.rounds[0]} to {self.rounds[-1]}" if self.rounds else "no rounds"
         return f"Chart of {self.title} over {rounds}: {'; '.join(parts) or 'no values'}."
 
@@ -112,7 +112,7 @@ def run_charts(reports: Sequence[Report], budget: float | None) -> list[Chart]:
 
 
 def finite(values: Iterable[float | None]) -> ChartValues:
-    """The values to six digits, as more cannot be seen, and without what is not finite."""
+    """The values to six digits, enough for a plot; None in place of non-finite ones."""
     return [None if value is None or not isfinite(value) else float(f"{value:.6g}") for value in values]
 
 

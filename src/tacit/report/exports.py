@@ -1,4 +1,4 @@
-"""A run for other programs, from its directory: its rounds to a log, its model as other programs read it."""
+"""Exports of a run from its directory, for other programs: its rounds to a log, its model to a format."""
 
 import io
 from contextlib import closing
@@ -17,7 +17,7 @@ GRAPHS = {"onnx": as_onnx, "torch-export": as_program}
 
 
 def write_log(run: RunData, log: RoundLog) -> None:
-    """Write the rounds of a run that a log does not have yet."""
+    """Write the rounds of a run that a log lacks."""
     log.validate(run.path)
     try:
         with closing(log.open(LogHeader.of(run.manifest, run.path))) as writer:
@@ -30,7 +30,7 @@ def write_log(run: RunData, log: RoundLog) -> None:
 
 
 def model_content(run: RunData, to: str, number: int | None, *, trusted: bool) -> bytes:
-    """The model of a finished run in a format; `trusted`: a Python file that the manifest names may be run."""
+    """The model of a finished run in a format; `trusted` allows running the manifest's Python file."""
     models = 1 if run.method is None else run.method.aggregator.models
     if to in GRAPHS:
         return GRAPHS[to](_exported(run, choose_model(models, number, "--model"), models, trusted=trusted))
@@ -45,7 +45,7 @@ def model_content(run: RunData, to: str, number: int | None, *, trusted: bool) -
 
 
 def _exported(run: RunData, number: int, models: int, *, trusted: bool) -> ExportedModel:
-    """The model, built as the run built it, with the weights of its file."""
+    """The model as the run built it, with the weights of its file."""
     tensors = tensors_of(read_tensors(run.path), number, models)
     instead = "Export it there, with run.export('model.onnx')."
     task = rebuilt_task(run.path, run.manifest, instead, trusted=trusted)

@@ -1,4 +1,4 @@
-"""The part of a page that says what is guaranteed, what that means for a test, and what is not covered."""
+"""The guarantee section of a page: the guarantee, its meaning for a test, and what it does not cover."""
 
 from collections.abc import Mapping, Sequence
 from math import ceil
@@ -9,7 +9,7 @@ from tacit.report.labels import number
 from tacit.report.markup import Html, element, join, table
 from tacit.report.run_data import detection_limit
 
-FALSE_ALARMS, WEAK = 0.01, 0.5  # of a test, and how often it may detect a unit before the bound is called weak
+FALSE_ALARMS, WEAK = 0.01, 0.5  # of a test; the detection rate above which a bound is called weak
 TESTS: dict[str, tuple[str, str, str]] = {  # by adjacency: what is tested, when an alarm is false, and what it finds
     Adjacency.ADD_OR_REMOVE: ("whether a {unit} is in the data", "are not", "one that is"),
     Adjacency.ZERO_OUT: ("whether a {unit} sent its update or zeros", "sent zeros", "an update"),
@@ -46,13 +46,13 @@ def show_guarantee(guarantee: Guarantee | LeakageGuarantee, nominal: Mapping[str
 
 
 def _meaning(guarantee: Guarantee, limit: float) -> Html:
-    """What (ε, δ) means for a test of who took part, which detects a unit that often at most."""
+    """What (ε, δ) means for a test of participation; `limit` bounds its detection rate."""
     weak = " Such a bound promises little by itself; tacit audit and tacit attack measure what attacks really find."
-    tests, others, found = TESTS.get(guarantee.adjacency, TESTS[Adjacency.ADD_OR_REMOVE])
+    tests, others, target = TESTS.get(guarantee.adjacency, TESTS[Adjacency.ADD_OR_REMOVE])
     return element(
         "p",
         f"In other words: whoever, of those named above, tests {tests.format(unit=guarantee.unit)}, and is wrong about "
-        f"{FALSE_ALARMS:.0%} of those that {others}, detects {found} with a probability of at most "
+        f"{FALSE_ALARMS:.0%} of those that {others}, detects {target} with a probability of at most "
         f"{limit_in_words(limit)}. Without any information it would be {FALSE_ALARMS:.0%}.{weak * (limit > WEAK)}",
     )
 

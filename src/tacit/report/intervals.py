@@ -35,7 +35,7 @@ class Interval:
         count = len(values)
         if count == 1:
             return cls(values[0], None, 1)
-        from scipy.special import stdtrit  # a third of a second, which pages of one run need not spend
+        from scipy.special import stdtrit  # takes a third of a second, which pages of one run save
 
         quantile = float(stdtrit(count - 1, (1 + INTERVAL_CONFIDENCE) / 2))
         return cls(fmean(values), quantile * stdev(values) / sqrt(count), count)
@@ -53,7 +53,7 @@ class Interval:
         return f"{self.mean:.{decimals}f} ± {self.half:.{decimals}f}"
 
     def size(self) -> str:
-        """The same for bytes."""
+        """The text for bytes."""
         spread = "" if not self.half else f" ± {size(self.half)}"
         return f"{size(self.mean)}{spread}"
 

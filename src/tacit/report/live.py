@@ -3,7 +3,7 @@
 It listens on 127.0.0.1 only, and answers requests only if their Host header names that address, so that a page of
 another origin cannot read it through a name that resolves here (DNS rebinding). The path of every address begins with a
 secret, because other users of the machine can connect too, and run directories are private. A thread reads what runs
-append to their files; requests are answered from what it has read.
+append to their files; requests are answered from memory.
 """
 
 import json
@@ -30,7 +30,7 @@ from tacit.runs import guarantee_file
 from tacit.runs.directory import GUARANTEE
 
 HOST = "127.0.0.1"
-SECONDS_BETWEEN_SIGNS = 10.0  # of life, on a connection without news
+SECONDS_BETWEEN_SIGNS = 10.0  # of life, on an idle connection
 MAX_LISTENERS = 32  # connections that wait for news
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'none'; "
@@ -61,7 +61,7 @@ class LiveServer(ThreadingHTTPServer):
         return f"http://{HOST}:{self.server_port}/{self.secret}/"
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A reader that closed its connection is no error."""
+        """Report errors other than closed connections."""
         if not isinstance(sys.exc_info()[1], ConnectionError | TimeoutError):
             ThreadingHTTPServer.handle_error(self, request, client_address)
 
@@ -75,7 +75,7 @@ class _Handler(BaseHTTPRequestHandler):
         return "tacit"
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002, a name of http.server
-        """Requests are not logged."""
+        """Do not log requests."""
 
     def do_GET(self) -> None:
         if self.headers.get("Host") not in (
@@ -101,33 +101,33 @@ class _Handler(BaseHTTPRequestHandler):
         self._send(front_page(self.server.watcher.folder), "text/html")
 
     def _charts(self, query: str) -> None:
-        found = self._chosen(query)
-        if found is not None:
-            self._send(json.dumps(found.charts, allow_nan=False), "application/json")
+        watched = self._chosen(query)
+        if watched is not None:
+            self._send(json.dumps(watched.charts, allow_nan=False), "application/json")
 
     def _report(self, query: str) -> None:
         """The page of a run, with its own stricter policy."""
-        found = self._chosen(query)
-        if found is None:
+        watched = self._chosen(query)
+        if watched is None:
             return
         try:
-            stored = guarantee_file.read(found.run.path / GUARANTEE)
-            page = run_page(replace(found.run, stored=stored))
+            stored = guarantee_file.read(watched.run.path / GUARANTEE)
+            page = run_page(replace(watched.run, stored=stored))
         except TacitError as error:
             self._refuse(HTTPStatus.INTERNAL_SERVER_ERROR, str(error))
             return
         self._send(page, "text/html", policy="frame-ancestors 'none'")
 
     def _chosen(self, query: str) -> Watched | None:
-        """The run of a query; only names that the watcher has found are known."""
+        """The run that a query names, if the watcher knows it."""
         name = parse_qs(query).get("run", [""])[0]
-        found = self.server.watcher.run(name)
-        if found is None:
+        watched = self.server.watcher.run(name)
+        if watched is None:
             self._refuse(HTTPStatus.NOT_FOUND, "There is no such run.")
-        return found
+        return watched
 
     def _events(self, _: str) -> None:
-        """Rows as they change, as server-sent events."""
+        """Send changed rows as server-sent events."""
         if not self.server.listeners.acquire(blocking=False):
             self._refuse(HTTPStatus.SERVICE_UNAVAILABLE, "Too many pages are open. Close one.")
             return
@@ -143,14 +143,14 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
 
     def _news(self) -> Iterator[bytes]:
-        watcher, known = self.server.watcher, -1
+        watcher, version = self.server.watcher, -1
         while not watcher.closed:
-            if watcher.version > known:
-                news = watcher.since(known)
-                known = int(str(news["version"]))
+            if watcher.version > version:
+                news = watcher.since(version)
+                version = int(str(news["version"]))
                 yield f"data: {json.dumps(news, allow_nan=False, default=str)}\n\n".encode()
                 time.sleep(0.1)  # many runs that change together become one event
-            elif not watcher.wait(known, SECONDS_BETWEEN_SIGNS):
+            elif not watcher.wait(version, SECONDS_BETWEEN_SIGNS):
                 yield b": still here\n\n"
 
     def _refuse(self, status: HTTPStatus, sentence: str) -> None:

@@ -1,11 +1,11 @@
-"""HTML from values: every text is escaped, so that a run called `<script>` is shown and not run."""
+"""HTML from values: every text is escaped, so that a run called `<script>` is shown, not run."""
 
 import html
 import json
 from collections.abc import Iterable, Sequence
 
 VOID = ("meta", "link", "br", "img", "input")
-DRAWN = ("rect", "path")  # SVG: closed in themselves
+DRAWN = ("rect", "path")  # SVG: self-closing
 
 
 class Html(str):
@@ -25,21 +25,21 @@ def escape(value: object) -> Html:
 
 
 def join(parts: Iterable[object]) -> Html:
-    """Values one after another; None is left out."""
+    """Concatenate values; None is omitted."""
     return Html("".join(escape(part) for part in parts if part is not None))
 
 
 def element(name: str, /, *children: object, **attributes: object) -> Html:
-    """An element; attributes that are None or False are left out, `_` in their names is `-`, one at the end nothing.
+    """An element. Attributes that are None or False are omitted; `_` in a name becomes `-`, and is dropped at its end.
 
     Example:
         >>> element("p", "a < b", class_="note", hidden=True, id=None)
         '<p class="note" hidden>a &lt; b</p>'
     """
-    given = {key.rstrip("_").replace("_", "-"): value for key, value in attributes.items()}
+    html_attributes = {key.rstrip("_").replace("_", "-"): value for key, value in attributes.items()}
     written = "".join(
         f" {key}" if value is True else f' {key}="{html.escape(str(value))}"'
-        for key, value in given.items()
+        for key, value in html_attributes.items()
         if value is not None and value is not False
     )
     if name in VOID:
@@ -60,7 +60,7 @@ def table(
 ) -> Html:
     """A table with a header for each column and row; the last `numbers` columns are aligned right.
 
-    It can be scrolled by itself where it is wider than the page.
+    It scrolls by itself if it is wider than the page.
     """
     first = len(header) - numbers
 
@@ -76,14 +76,14 @@ def table(
 
 
 def details(summary: str, *children: object) -> Html:
-    """Something that is shown when its summary is clicked, and always when printed."""
+    """Content that a click on its summary opens, and that is always printed."""
     return element("details", element("summary", summary), *children)
 
 
 def pairs(rows: Iterable[tuple[str, object]], kind: str) -> Html:
     """Names and their values."""
-    found = (element("div", element("dt", name), element("dd", value)) for name, value in rows)
-    return element("dl", *found, class_=kind)
+    entries = (element("div", element("dt", name), element("dd", value)) for name, value in rows)
+    return element("dl", *entries, class_=kind)
 
 
 def data(value: object, **attributes: object) -> Html:

@@ -1,6 +1,6 @@
 """A run in MLflow: a run of an experiment, with the settings as parameters and a step of metrics per round.
 
-Where it is written is what `MLFLOW_TRACKING_URI` says, or MLflow's default. MLflow's own telemetry is switched off.
+`MLFLOW_TRACKING_URI`, or MLflow's default, decides where it is stored. MLflow's own telemetry is switched off.
 """
 
 import os
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
 
 IDENTITY = "tacit.run"
-_AT_ONCE = 50  # rounds of one request; MLflow takes a thousand figures
+_AT_ONCE = 50  # rounds of one request; MLflow accepts a thousand metrics
 _TIMEOUTS = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2", "MLFLOW_HTTP_REQUEST_TIMEOUT": "20"}  # unless the user sets them
 
 
@@ -30,7 +30,7 @@ class MlflowLog:
 
     Attributes:
         experiment: the experiment to which the run belongs; it is created if there is none.
-        uri: where MLflow stores it; None: as `MLFLOW_TRACKING_URI` says, or MLflow's default.
+        uri: where MLflow stores it; None: at `MLFLOW_TRACKING_URI`, or MLflow's default.
     """
 
     experiment: str = "tacit"
@@ -54,8 +54,8 @@ class MlflowLog:
 
     def open(self, header: LogHeader) -> "MlflowWriter":
         client = self._client()
-        found = client.get_experiment_by_name(self.experiment)
-        experiment = client.create_experiment(self.experiment) if found is None else found.experiment_id
+        existing = client.get_experiment_by_name(self.experiment)
+        experiment = client.create_experiment(self.experiment) if existing is None else existing.experiment_id
         return MlflowWriter(client, str(experiment), header)
 
     def _client(self) -> "MlflowClient":
@@ -68,18 +68,18 @@ class MlflowLog:
 
 
 class MlflowWriter:
-    """One run in MLflow: the one that a tag names as the same run of Tacit, or a new one."""
+    """One run in MLflow: the one whose tag identifies this run of Tacit, or a new one."""
 
     def __init__(self, client: "MlflowClient", experiment: str, header: LogHeader) -> None:
         from mlflow.entities import Param, RunTag
 
         self._client, self._finished = client, False
-        known = client.search_runs([experiment], f"tags.`{IDENTITY}` = '{header.identity}'", max_results=1)
-        run = known[0] if known else client.create_run(experiment, run_name=header.name)
+        matches = client.search_runs([experiment], f"tags.`{IDENTITY}` = '{header.identity}'", max_results=1)
+        run = matches[0] if matches else client.create_run(experiment, run_name=header.name)
         self._id, self._last = run.info.run_id, dict.fromkeys(run.data.metrics, 0)
         for name in self._last:
             self._last[name] = max(metric.step for metric in client.get_metric_history(self._id, name))
-        if known:
+        if matches:
             client.update_run(self._id, status="RUNNING")
             return
         tags = {IDENTITY: header.identity, **({"caveat": header.caveat} if header.caveat else {})}
@@ -104,17 +104,17 @@ class MlflowWriter:
         from mlflow.entities import Metric
 
         now = int(1000 * time.time())
-        found = [
+        metrics = [
             Metric(_allowed(name), float(value), now, report.round)
             for report in reports
             for name, value in scalars(report).items()
             if report.round > self._last.get(_allowed(name), 0)
         ]
-        if found:
-            self._client.log_batch(self._id, metrics=found)
-        self._last |= {metric.key: metric.step for metric in found}
+        if metrics:
+            self._client.log_batch(self._id, metrics=metrics)
+        self._last |= {metric.key: metric.step for metric in metrics}
 
 
 def _allowed(name: str) -> str:
-    """A name without the characters that MLflow refuses."""
+    """A name without the characters that MLflow rejects."""
     return re.sub(r"[^\w./ :-]", "_", name)

@@ -1,7 +1,7 @@
 """A self-contained page about runs: one file without network access, for reading, printing and signing.
 
 Styles and scripts are part of the page. A policy in its head (Content-Security-Policy) allows exactly these, by their
-digests, and no request of any kind; everything that comes from files is escaped.
+digests, and no request of any kind; all text from files is escaped.
 """
 
 import base64
@@ -30,7 +30,7 @@ from tacit.runs.bandwidth import Savings
 STYLES, SCRIPTS = ("uplot.min.css", "page.css"), ("uplot.min.js", "charts.js")
 BADGES = {"finished": "good", "running": "warn", "interrupted": "warn", "failed": "bad"}
 BAR = element("span", "share as a bar", class_="unseen")
-GIVEN = ("rounds", "budget", "patience", "report_delta")  # fields of a method beside its pieces
+GIVEN = ("rounds", "budget", "patience", "report_delta")  # fields of a method besides its pieces
 
 
 @cache
@@ -46,11 +46,11 @@ def run_page(run: RunData) -> str:
 
 def comparison_page(runs: Sequence[RunData]) -> str:
     """The page that compares several runs, grouped by everything but their seeds."""
-    found, notes = run_groups.grouped(runs)
+    groups, notes = run_groups.grouped(runs)
     title = f"Comparison of {len(runs)} runs"
-    tasks = ", ".join(dict.fromkeys(group.task for group in found))
-    sub = f"{len(found)} settings on {tasks}; runs of one setting differ in seed or noise"
-    return _page(title, _top("Comparison", title, sub), join(_comparison_sections(found, notes)))
+    tasks = ", ".join(dict.fromkeys(group.task for group in groups))
+    sub = f"{len(groups)} settings on {tasks}; runs of one setting differ in seed or noise"
+    return _page(title, _top("Comparison", title, sub), join(_comparison_sections(groups, notes)))
 
 
 def _page(title: str, header: Html, content: Html) -> str:
@@ -109,7 +109,7 @@ def _contents() -> Html:
 
 
 def _cards(figures: Iterable[tuple[str, str, str]]) -> Html:
-    """Figures with a name and a note each."""
+    """Values with a name and a note each."""
     return pairs(
         [(name, join([value, element("small", note) if note else None])) for name, value, note in figures], "cards"
     )
@@ -152,10 +152,10 @@ def _seconds(value: float) -> str:
 
 def _run_sections(run: RunData) -> Iterator[Html]:
     first, *others = run.guarantees.values()
-    shown = [show_guarantee(first, run.manifest.method.nominal), *map(show_guarantee, others)]
+    statements = [show_guarantee(first, run.manifest.method.nominal), *map(show_guarantee, others)]
     if others:
-        shown.append(element("p", "These guarantees hold side by side. Their ε are never added."))
-    yield section("guarantee", "What is guaranteed, and what is not", *shown)
+        statements.append(element("p", "These guarantees hold side by side. Their ε are never added."))
+    yield section("guarantee", "What is guaranteed, and what is not", *statements)
     yield section("parties", "Who sees what", _parties(run))
     yield section("training", "Training", _charts(run_charts(run.reports, run.budget)), _final(run))
     yield section("traffic", "Bytes and time", _traffic(run), _timings(run))
@@ -169,11 +169,11 @@ def _run_sections(run: RunData) -> Iterator[Html]:
 def _parties(run: RunData) -> Html:
     if run.method is None:
         return element("p", "The method has pieces that are not known here: its manifest has their names (below).")
-    seen = [[who, what] for who, what in who_sees(run.method).items()]
+    rows = [[who, what] for who, what in who_sees(run.method).items()]
     return join(
         [
             draw_parties(parties_of(run.method, run.manifest.task.clients)),
-            table("What each party sees", ["who", "sees"], seen),
+            table("What each party sees", ["who", "sees"], rows),
         ]
     )
 
@@ -191,8 +191,8 @@ def _final(run: RunData) -> Html | None:
     rows = []
     for name, value in run.metrics.items():
         sign = -1 if name.endswith(ERRORS) else 1
-        known = [report for report in run.reports if name in report.metrics]
-        best = max(known, key=lambda report: sign * report.metrics[name])
+        measured = [report for report in run.reports if name in report.metrics]
+        best = max(measured, key=lambda report: sign * report.metrics[name])
         rows.append([name.replace("_", " "), number(value), number(best.metrics[name]), best.round])
     chosen = "of the best round by loss (early stopping)" if run.method and run.method.patience else "of the last round"
     return table(f"Metrics on held-out data; the model is that {chosen}", ["metric", "model", "best", "in round"], rows,
@@ -200,7 +200,7 @@ def _final(run: RunData) -> Html | None:
 
 
 def _traffic(run: RunData) -> Html:
-    """Bytes by phase: updates and broadcasts, and what the channel's own protocol adds."""
+    """Bytes by phase: updates and broadcasts, and the overhead of the channel's protocol."""
     bandwidth = run.bandwidth
     overhead = bandwidth.overhead
     parts = [("updates and broadcasts", bandwidth.up - overhead.up, bandwidth.down - overhead.down)]
@@ -239,7 +239,7 @@ def _timings(run: RunData) -> Html:
 
 
 def _clients(run: RunData) -> Html:
-    """Who took part how often, where that may be shown, and whose messages were rejected."""
+    """Participation by client, where that may be shown, and rejected messages."""
     rejected = Counter(client for report in run.reports for client in report.rejected)
     declined = sum(len(report.declined) for report in run.reports)
     parts: list[Html | None] = [_fairness(run)]
@@ -265,11 +265,11 @@ def _fairness(run: RunData) -> Html:
         )
     counts = Counter(client for report in run.reports for client in report.clients)
     population = run.manifest.task.clients
-    taken = sorted([*counts.values(), *[0] * max(0, population - len(counts))])
-    sent = sorted(run.bandwidth.sent.values()) or [0]
+    participations = sorted([*counts.values(), *[0] * max(0, population - len(counts))])
+    bytes_sent = sorted(run.bandwidth.sent.values()) or [0]
     rows = [
-        ["rounds in which a client took part", *(f"{value:,}" for value in _spread(taken))],
-        ["bytes that a client sent", *(size(value) for value in _spread(sent))],
+        ["rounds in which a client took part", *(f"{value:,}" for value in _spread(participations))],
+        ["bytes that a client sent", *(size(value) for value in _spread(bytes_sent))],
     ]
     header = ["over clients", "least", "quarter", "half", "three quarters", "most"]
     note = (
@@ -292,9 +292,9 @@ def _spread(values: Sequence[int]) -> list[int]:
 
 def _settings(run: RunData) -> Html:
     manifest = run.manifest
-    given = {f"method: {key}": value for key, value in (manifest.method.args or {}).items()}
-    given |= {f"task: {key}": value for key, value in (manifest.task.args or {}).items()}
-    given |= {
+    settings = {f"method: {key}": value for key, value in (manifest.method.args or {}).items()}
+    settings |= {f"task: {key}": value for key, value in (manifest.task.args or {}).items()}
+    settings |= {
         "seed": manifest.seed,
         "randomness": "from a secret key"
         if manifest.randomness == "secret"
@@ -311,7 +311,7 @@ def _settings(run: RunData) -> Html:
     else:
         records = [[slot, element("code", repr(getattr(method, slot)))] for slot in (*SLOTS, *GIVEN)]
         pieces = details("All pieces of the method", table("Pieces", ["slot", "piece"], records, hidden=True))
-    first = table("Given", ["setting", "value"], [[key, str(value)] for key, value in given.items()])
+    first = table("Given", ["setting", "value"], [[key, str(value)] for key, value in settings.items()])
     return join([element("div", first, versions, class_="settings"), pieces])
 
 

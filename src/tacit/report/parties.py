@@ -14,7 +14,7 @@ from tacit.pieces.mechanisms import (
 from tacit.report.markup import Html, element
 
 _WIDTH, _HEIGHT, _GAP, _LINE = 208, 104, 96, 18  # of a box, between two, and of a line of text
-CLIENT_NOISE = {  # what a client does to its update before it is sent
+CLIENT_NOISE = {  # what a client does to its update before sending it
     DistributedGaussian: "adds a share of the noise",
     NbaflGaussian: "adds noise",
     ByImportance: "adds noise",
@@ -40,23 +40,23 @@ class Party:
 
 
 def parties_of(method: Method, clients: int) -> list[Party]:
-    """The parties in the order in which a round passes them."""
+    """The parties, in the order of a round."""
     noise = CLIENT_NOISE.get(type(method.mechanism), "")
     sends = {"server": ("update",), "enclave": ("encrypted", "update"), "nobody": ("update", "under a pad")}
-    seen = method.channel.messages_seen_by
+    observer = method.channel.messages_seen_by
     first = Party(
         f"{clients:,} clients",
         ["each sees its own data", *([noise] if noise else ["adds no noise"]), "and receives the model"],
-        sends.get(seen, ("message",)),
+        sends.get(observer, ("message",)),
         secret=True,
     )
     sums = ["adds the noise"] if isinstance(method.mechanism, CentralGaussian) else []
     noisy = "with noise" if method.terms.changes_rows else "without noise"
     last = Party("Recipients", ["see the model", "after every round", noisy])
     blind = Party("Server", ["sees only the sum", "updates the model"], ("model",))
-    if seen == "enclave":
+    if observer == "enclave":
         return [first, Party("Enclave", ["sees every message", *sums, "sums"], ("sum",), secret=True), blind, last]
-    if seen == "server":
+    if observer == "server":
         lines = ["sees every message", *sums, "updates the model"]
         return [first, Party("Server", lines, ("model",), secret=True), last]
     return [first, blind, last]

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 TILE, LEFT, TITLE, MARGIN = 0.5, 2.2, 0.55, 0.15  # inches: an image of a strip, and the space around all strips
-MAX_IMAGES = 12  # of a strip that are drawn
+MAX_IMAGES = 12  # drawn of a strip
 NARROWEST = 6.0  # inches
 _SIDE, _GAP = 1.45, 0.35  # inches: a map, and the space between two
 
@@ -39,7 +39,7 @@ class Strip:
     note: str = ""
 
     def __post_init__(self) -> None:
-        """Refuse pixels that are not those of images of this shape, as a file may hold them."""
+        """Reject pixels that do not match the shape: they may come from a file."""
         if not _are_images(self.pixels, self.shape):
             raise UserError(f"Expected the pixels of {self.name!r:.80} to be images of shape {self.shape!r:.80}.")
 

@@ -1,7 +1,7 @@
 """A run as it is shown: read from its directory, with its guarantee and the method that its manifest describes.
 
-Everything in a directory may have been written by somebody else. It is read by the readers of `tacit.runs`, with their
-limits; the method is parsed, never executed.
+A directory may come from somebody else. The readers of `tacit.runs` apply their limits to it; the method is parsed,
+never executed.
 """
 
 import shlex
@@ -23,21 +23,21 @@ from tacit.runs.directory import GUARANTEE, MANIFEST, read_manifest, read_rounds
 from tacit.runs.manifest import Manifest
 from tacit.runs.run import final_metrics, guarantees_of
 
-ERRORS = ("loss", "rmse")  # metrics of which less is better
+ERRORS = ("loss", "rmse")  # metrics for which less is better
 MAX_FOLDERS = 10_000  # that are searched for runs
 _T = TypeVar("_T")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RunData:
-    """A run that is finished or not, read from its files.
+    """A run, finished or not, read from its files.
 
     Attributes:
         path: its directory.
         manifest: what was run.
         reports: its rounds.
-        method: the method, with its noise; None if it has pieces that are not Tacit's own, or of another version.
-        stored: the guarantees that the run wrote when it finished, by unit; empty: it did not.
+        method: the method, with its noise; None if its pieces are not Tacit's own, or of another version.
+        stored: the guarantees that the run wrote when it finished, by unit; empty: none.
     """
 
     path: Path
@@ -59,7 +59,7 @@ class RunData:
 
     @property
     def label(self) -> str:
-        """What was run, in words."""
+        """Method and task."""
         return f"{self.manifest.method.name} on {self.manifest.task.name}"
 
     @property
@@ -80,12 +80,12 @@ class RunData:
 
     @property
     def epsilon(self) -> float | None:
-        """ε of all rounds, of its first unit, as it was charged; None if the run has no (ε, δ) accounting."""
+        """The charged ε of all rounds for its first unit; None if the run has no (ε, δ) accounting."""
         return charged_epsilon(self.reports[-1]) if self.reports else None
 
     @property
     def unit(self) -> Unit:
-        """Whose ε it is."""
+        """The unit of ε."""
         return charged_unit(self.reports[-1]) if self.reports else Unit.CLIENT
 
     @property
@@ -103,7 +103,7 @@ class RunData:
 
     @cached_property
     def guarantees(self) -> Mapping[Unit, Guarantee | LeakageGuarantee]:
-        """What the run proved when it finished; of a run that has not finished, what its rounds prove so far."""
+        """The guarantees of the finished run; before its end, those of its rounds so far."""
         if self.stored and next(iter(self.stored.values())).rounds >= len(self.reports):
             return self.stored
         if self.method is None:
@@ -115,7 +115,7 @@ class RunData:
             return {Unit.CLIENT: Guarantee.none(f"it could not be computed from the files of the run. {error}")}
 
     def _of_rounds(self, method: Method) -> Mapping[Unit, Guarantee | LeakageGuarantee]:
-        """The guarantees that the recorded rounds give."""
+        """The guarantees of the recorded rounds."""
         task, charges = self.manifest.task, {}
         if method.terms.accounted:
             from tacit.privacy.charging import begin_charges
@@ -132,7 +132,7 @@ class RunData:
         )
 
     def _so_far(self, unit: Unit, found: Guarantee | LeakageGuarantee) -> Guarantee | LeakageGuarantee:
-        """A guarantee with at least the ε that was charged, which includes attempts repeated after a crash."""
+        """A guarantee with at least the charged ε, which includes attempts repeated after a crash."""
         charged = self.reports[-1].epsilons.get(unit, 0.0) if self.reports else 0.0
         if isinstance(found, Guarantee) and found.epsilon is not None and charged > found.epsilon:
             found = replace(found, epsilon=charged)
@@ -142,7 +142,7 @@ class RunData:
 
     @property
     def shows_clients(self) -> bool:
-        """Whether it may be shown who took part: not if ε assumes that this is secret."""
+        """Whether participation may be shown: not if ε assumes that it is secret."""
         guarantee = self.guarantee
         return not (isinstance(guarantee, Guarantee) and guarantee.amplified)
 
@@ -166,29 +166,29 @@ class RunData:
 
 def find_runs(folder: Path) -> list[Path]:
     """The directories of runs in a folder and below it, in order; the folder itself, if it is one."""
-    found: list[Path] = []
-    waiting, seen = [folder], 0
-    while waiting and seen < MAX_FOLDERS:
-        each, seen = waiting.pop(), seen + 1
+    runs: list[Path] = []
+    waiting, visited = [folder], 0
+    while waiting and visited < MAX_FOLDERS:
+        each, visited = waiting.pop(), visited + 1
         if (each / MANIFEST).is_file():
-            found.append(each)
+            runs.append(each)
             continue
         try:
             waiting += [below for below in each.iterdir() if below.is_dir() and not below.is_symlink()]
         except OSError:
             continue
-    return sorted(found)
+    return sorted(runs)
 
 
 def read_runs(paths: Sequence[Path]) -> list[RunData]:
     """The runs in these directories, or in folders of them; raises `RunError` where there is none."""
-    found: dict[Path, RunData] = {}
+    by_path: dict[Path, RunData] = {}
     for path in paths:
         runs = find_runs(path) if path.is_dir() else []
         if not runs:
             raise RunError(f"Expected the directory of a run, or a folder of some, but there is none in {path}.")
-        found |= {each: RunData.read(each) for each in runs if each not in found}
-    return list(found.values())
+        by_path |= {each: RunData.read(each) for each in runs if each not in by_path}
+    return list(by_path.values())
 
 
 def thinned(values: Sequence[_T], most: int) -> list[_T]:
@@ -209,17 +209,17 @@ def metric_names(runs: Iterable[Mapping[str, float]]) -> list[str]:
 
 
 def charged_epsilon(report: Report) -> float | None:
-    """ε after a round of the first unit that is accounted for: of clients, if they are; None: none is."""
+    """ε after a round for the first accounted unit (clients, if they are accounted); None: none is."""
     return next(iter(report.epsilons.values()), None)
 
 
 def charged_unit(report: Report) -> Unit:
-    """Whose `charged_epsilon` is."""
+    """The unit of `charged_epsilon`."""
     return next(iter(report.epsilons), Unit.CLIENT)
 
 
 def detection_limit(epsilon: float, delta: float, false_alarms: float) -> float:
-    """How often any test can detect a unit at most, given how often it raises a false alarm.
+    """The highest detection rate of any test with this rate of false alarms.
 
     (ε, δ)-differential privacy is equivalent to this bound for all tests (Kairouz, Oh, Viswanath, ICML 2015, Theorem
     2.1).
@@ -228,7 +228,7 @@ def detection_limit(epsilon: float, delta: float, false_alarms: float) -> float:
         >>> round(detection_limit(1.0, 1e-5, 0.01), 4), detection_limit(float("inf"), 0.0, 0.01)
         (0.0272, 1.0)
     """
-    if epsilon > 500:  # infinite, or as good as that
+    if epsilon > 500:  # effectively infinite
         return 1.0
     return min(1.0, exp(epsilon) * false_alarms + delta, 1 - exp(-epsilon) * (1 - delta - false_alarms))
 

@@ -1,4 +1,4 @@
-"""Runs that differ only in their seed, together: means with 95 % intervals, and one guarantee for all of them."""
+"""Groups of runs that differ only in their seed: means with 95 % intervals, and one guarantee for each group."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -58,7 +58,7 @@ class RunGroup:
 
     @cached_property
     def guarantee(self) -> Guarantee | LeakageGuarantee:
-        """The weakest guarantee of its runs; none, if one of them has none."""
+        """The weakest guarantee of its runs; none if one of them has none."""
         return max((run.guarantee for run in self.runs), key=_weakness)
 
     def to_json(self) -> dict[str, object]:
@@ -79,7 +79,7 @@ class RunGroup:
 
 
 def grouped(runs: Iterable[RunData]) -> tuple[list[RunGroup], list[str]]:
-    """The runs in groups, and a sentence about each that is left out because it repeats another one bit by bit."""
+    """The runs in groups, and a note about each run omitted because it repeats another one bit for bit."""
     groups: dict[str, list[RunData]] = {}
     seen: dict[str, RunData] = {}
     notes = []
@@ -102,14 +102,14 @@ def header(groups: Sequence[RunGroup]) -> list[str]:
 def rows(groups: Sequence[RunGroup]) -> list[list[str]]:
     """The table of groups, a row each."""
     names = header(groups)[4:-4]
-    found = []
+    lines = []
     for group in groups:
         amounts, metrics = group.amounts(), group.metrics
         runs = f"{len(group.runs)}{f' ({group.unfinished} unfinished)' * bool(group.unfinished)}"
         units = {run.unit for run in group.runs if run.unit.within_client}
         unit = f" ({', '.join(sorted(units))})" if units else ""
         epsilon = "-" if group.epsilon is None else f"{group.epsilon:.4g}{unit}"
-        found.append(
+        lines.append(
             [
                 group.label,
                 group.task,
@@ -122,24 +122,24 @@ def rows(groups: Sequence[RunGroup]) -> list[list[str]]:
                 amounts["seconds"].text(),
             ]
         )
-    return found
+    return lines
 
 
 def guarantees(groups: Sequence[RunGroup]) -> dict[str, Guarantee | LeakageGuarantee]:
-    """Each different guarantee once, by the labels of the groups that have it."""
-    found: dict[str, list[RunGroup]] = {}
+    """Each distinct guarantee, by the labels of its groups."""
+    by_text: dict[str, list[RunGroup]] = {}
     for group in groups:
-        found.setdefault(str(group.guarantee), []).append(group)
-    return {", ".join(each.label for each in same): same[0].guarantee for same in found.values()}
+        by_text.setdefault(str(group.guarantee), []).append(group)
+    return {", ".join(each.label for each in same): same[0].guarantee for same in by_text.values()}
 
 
 def guarantee_lines(groups: Sequence[RunGroup]) -> list[str]:
-    """The guarantees as sentences, each once."""
-    found = guarantees(groups)
+    """The distinct guarantees as sentences."""
+    by_labels = guarantees(groups)
     lines = []
-    for labels, guarantee in found.items():
+    for labels, guarantee in by_labels.items():
         kind = "Guarantee" if guarantee.proved else "No privacy guarantee"
-        whose = f" of {labels}" if len(found) > 1 else ""
+        whose = f" of {labels}" if len(by_labels) > 1 else ""
         lines.append(f"{kind}{whose}: {str(guarantee).removeprefix('none: ')}")
     return lines
 
@@ -161,9 +161,9 @@ def group_charts(groups: Sequence[RunGroup]) -> list[Chart]:
 
 
 def _group_line(group: RunGroup, name: str, rounds: Sequence[int], colour: str) -> ChartLine:
-    found = [{report.round: report.metrics[name] for report in run.reports if name in report.metrics}
+    series = [{report.round: report.metrics[name] for report in run.reports if name in report.metrics}
              for run in group.runs]  # fmt: skip
-    intervals = [Interval.of([run[each] for run in found if each in run]) for each in rounds]
+    intervals = [Interval.of([run[each] for run in series if each in run]) for each in rounds]
 
     def edge(sign: int) -> ChartValues:
         return finite(None if each is None else each.mean + sign * (each.half or 0.0) for each in intervals)
@@ -172,21 +172,21 @@ def _group_line(group: RunGroup, name: str, rounds: Sequence[int], colour: str) 
 
 
 def _epsilon_line(group: RunGroup, rounds: Sequence[int], colour: str) -> ChartLine:
-    found: dict[int, float] = {}
+    largest: dict[int, float] = {}
     for report in (report for run in group.runs for report in run.reports):
         (epsilon,) = finite([charged_epsilon(report)])
         if epsilon is not None:
-            found[report.round] = max(found.get(report.round, 0.0), epsilon)
-    return ChartLine(group.label, [found.get(each) for each in rounds], colour)
+            largest[report.round] = max(largest.get(report.round, 0.0), epsilon)
+    return ChartLine(group.label, [largest.get(each) for each in rounds], colour)
 
 
 def _intervals(values: Mapping[str, Sequence[float]]) -> dict[str, Interval]:
-    found = {name: Interval.of([*map(float, each)]) for name, each in values.items()}
-    return {name: interval for name, interval in found.items() if interval is not None}
+    intervals = {name: Interval.of([*map(float, each)]) for name, each in values.items()}
+    return {name: interval for name, interval in intervals.items() if interval is not None}
 
 
 def _key(run: RunData) -> str:
-    """What must be equal for runs to be repetitions of each other: everything but the seed and what follows from it."""
+    """What is equal in repetitions of a run: everything but the seed and what follows from it."""
     manifest = run.manifest
     task = replace(manifest.task, not_covered=())
     return repr(
@@ -196,16 +196,16 @@ def _key(run: RunData) -> str:
 
 def _labelled(groups: Sequence[tuple[RunData, ...]]) -> list[RunGroup]:
     """Groups with the arguments in which those of the same method differ."""
-    found: list[RunGroup] = []
+    labelled: list[RunGroup] = []
     for group in groups:
         manifest = group[0].manifest
         same = [other[0] for other in groups if other[0].manifest.method.name == manifest.method.name]
         mine = _settings(group[0])
         differing = [key for key in mine if any(_settings(other).get(key) != mine[key] for other in same)]
         label = " ".join([manifest.method.name, *(f"{key}={mine[key]}" for key in differing)])
-        again = sum(other.label.partition(" (")[0] == label for other in found)
-        found.append(RunGroup(f"{label} ({again + 1})" if again else label, group))
-    return found
+        again = sum(other.label.partition(" (")[0] == label for other in labelled)
+        labelled.append(RunGroup(f"{label} ({again + 1})" if again else label, group))
+    return labelled
 
 
 def _settings(run: RunData) -> Mapping[str, str]:

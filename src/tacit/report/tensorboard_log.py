@@ -1,7 +1,7 @@
 """A run in TensorBoard: one event per round, in files that `tensorboard --logdir` finds.
 
 Every round is one record with all of its figures, so that a kill leaves a round whole or absent. File names contain the
-time, and not the name of the machine as those of other writers do.
+time, but not the name of the machine, unlike those of other writers.
 """
 
 import time
@@ -45,7 +45,7 @@ class TensorBoardLog:
 
 
 class TensorBoardWriter:
-    """The event files of one run: those from before are read, and a new one is begun when there is something new."""
+    """The event files of one run: earlier ones are read, and new events go to a new one."""
 
     def __init__(self, folder: Path, header: LogHeader) -> None:
         from tensorboard.summary.writer.record_writer import RecordWriter
@@ -107,7 +107,7 @@ class TensorBoardWriter:
 
 
 def _events(folder: Path) -> "Iterator[Event]":
-    """The events in all files of a folder; of one that a kill has cut, those before the cut."""
+    """The events in all files of a folder; of a truncated file, those before the cut."""
     from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
     for file in sorted(folder.glob("*tfevents*")):

@@ -1,4 +1,4 @@
-"""Reading the runs of a folder again and again, and of each only what was appended since."""
+"""Polling the runs of a folder: of each, only what was appended is read."""
 
 import threading
 import time
@@ -27,7 +27,7 @@ class Watched:
 
 
 class RunWatcher:
-    """Reads the runs of a folder again and again, and what was appended to them only.
+    """Polls the runs of a folder, and reads only what was appended to them.
 
     Args:
         folder: where the runs are.
@@ -51,16 +51,16 @@ class RunWatcher:
         for name, reader in [*self._readers.items()]:
             if self.closed:
                 return
-            found = reader.read()
-            if found is not None:
-                self._publish(name, found)
+            watched = reader.read()
+            if watched is not None:
+                self._publish(name, watched)
         if not self.searched:
             with self.news:
                 self.searched = True
                 self._announce()
 
     def watch(self) -> None:
-        """Look again and again until `close`."""
+        """Poll until `close`."""
         while not self.closed:
             self.look()
             time.sleep(SECONDS_BETWEEN_LOOKS)
@@ -75,7 +75,7 @@ class RunWatcher:
             return self._runs.get(name)
 
     def since(self, known: int) -> dict[str, object]:
-        """The rows that changed after version `known`, all names, and the version that this is."""
+        """The rows that changed after version `known`, all names, and the current version."""
         with self.news:
             rows = {name: self._runs[name].summary for name, at in self._changed.items() if at > known}
             return {"version": self.version, "names": [*self._runs], "runs": rows, "complete": self.searched}
@@ -86,13 +86,13 @@ class RunWatcher:
             return self.news.wait_for(lambda: self.closed or self.version > known, seconds) and not self.closed
 
     def _search(self) -> None:
-        found = {_name(path, self.folder): path for path in find_runs(self.folder)}
-        self._readers = {name: self._readers.get(name) or _RunReader(path, name) for name, path in found.items()}
+        paths = {_name(path, self.folder): path for path in find_runs(self.folder)}
+        self._readers = {name: self._readers.get(name) or _RunReader(path, name) for name, path in paths.items()}
         with self.news:
-            gone = self._runs.keys() - found.keys()
-            for name in gone:
+            removed = self._runs.keys() - paths.keys()
+            for name in removed:
                 del self._runs[name], self._changed[name]
-            if gone:
+            if removed:
                 self._announce()
         self._last_search = time.monotonic()
 
@@ -102,13 +102,13 @@ class RunWatcher:
             self._runs[name], self._changed[name] = found, self.version
 
     def _announce(self) -> None:
-        """Note, with the lock of `news`, that there is a new version."""
+        """Announce a new version; the caller holds the lock of `news`."""
         self.version += 1
         self.news.notify_all()
 
 
 class _RunReader:
-    """One run: its manifest is read when the file changed, its rounds where they end."""
+    """One run: reads its manifest when the file changes, and only its new rounds."""
 
     def __init__(self, path: Path, name: str) -> None:
         self._path, self._name, self._rounds = path, name, RoundsReader(path)
@@ -116,7 +116,7 @@ class _RunReader:
         self._watched: Watched | None = None
 
     def read(self) -> Watched | None:
-        """The run if anything is new; a file that cannot be read is shown as such."""
+        """The run if anything is new; an unreadable file is reported as such."""
         try:
             return self._read()
         except (TacitError, OSError) as error:

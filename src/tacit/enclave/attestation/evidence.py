@@ -1,8 +1,8 @@
 """What an enclave sends to prove itself: a quote, what its report data bind, and the log of its releases.
 
 The release log is the enclave's record of everything that it released, a hash chain whose head is attested. The host
-can restore an older file, but not into the memory of clients: each client remembers the last head that it saw, and
-requires the entries that lead from there to the attested head. An enclave that was rolled back cannot provide them.
+can restore an older file, but cannot change clients' memory: each client remembers the last head that it saw, and
+requires the entries from there to the attested head. An enclave that was rolled back cannot provide them.
 """
 
 import hashlib
@@ -33,7 +33,7 @@ class QuoteKind(IntEnum):
 
     @property
     def label(self) -> str:
-        """The name that is printed."""
+        """The name for output."""
         labels = {QuoteKind.SGX: "sgx-dcap", QuoteKind.TDX: "tdx-dcap", QuoteKind.SIMULATION: "SIMULATION-INSECURE"}
         return labels[self]
 
@@ -141,7 +141,7 @@ def extend_head(head: bytes, entries: Iterable[bytes]) -> bytes:
 
 
 class ReleaseLog:
-    """Digests of everything that was released, and the head after each.
+    """Digests of all releases, and the head after each.
 
     Example:
         >>> log = ReleaseLog([b"1" * 32, b"2" * 32])

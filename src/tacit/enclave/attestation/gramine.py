@@ -109,11 +109,11 @@ def _mounts(config: Path) -> list[str]:
 def _roots(config: Path) -> list[str]:
     """Everything that is loaded; a path inside another one is omitted."""
     paths = sysconfig.get_paths()
-    wanted = {_INTERPRETER, paths["stdlib"], paths["platstdlib"], paths["purelib"], paths["platlib"], *_LIBRARIES}
-    wanted |= {str(Path(__file__).parents[2]), str(config.absolute())}
+    roots = {_INTERPRETER, paths["stdlib"], paths["platstdlib"], paths["purelib"], paths["platlib"], *_LIBRARIES}
+    roots |= {str(Path(__file__).parents[2]), str(config.absolute())}
     if sys.prefix != sys.base_prefix:  # a virtual environment, which Python recognises by its pyvenv.cfg
-        wanted.add(sys.prefix)
-    return [path for path in sorted(wanted) if not any(path.startswith(other + "/") for other in wanted)]
+        roots.add(sys.prefix)
+    return [path for path in sorted(roots) if not any(path.startswith(other + "/") for other in roots)]
 
 
 def _enclave_size(parameters: int, cohort: int) -> int:

@@ -5,8 +5,8 @@ and each is a neighbour of those at certain distances on either side: a circulan
 but with distances for which the graph is an expander. Neighbours at the nearest distances would not do: a server that
 chooses whom it drops could cut the circle with few losses.
 
-The server is active: it holds the keys of `corrupt` clients, sees the graph, and only then chooses whom to drop, whom
-to tell what, and when to stop. What it does not choose is the order of the clients. Each of them commits to a chain of
+The server is active: it holds the keys of `corrupt` clients, sees the graph, and only then chooses whom to drop, what
+to send to whom, and when to stop. It does not choose the order of the clients. Each of them commits to a chain of
 nonces when it announces its keys, and opens one link when the roster is fixed; the order follows from the roster and
 from all links (`Parameters.draws`). If a client does not open its link, it is lost, and the others open the next link:
 a server that suppresses one gains another draw, of at most `MAX_DRAWS`. All bounds below are for all draws together.
@@ -124,9 +124,9 @@ def graph_parameters(
         GraphParameters(degree=40, threshold=11, floor=30, max_wrong=10, committee=49, quorum=30)
     """
     if sparse and clients > MAX_COMPLETE and survivors > corrupt:
-        found = next(_sparse_graphs(clients, corrupt, dropouts, survivors - corrupt), None)
-        if found is not None:
-            return found
+        parameters = next(_sparse_graphs(clients, corrupt, dropouts, survivors - corrupt), None)
+        if parameters is not None:
+            return parameters
     return _complete_graph(clients, threat_model, corrupt, dropouts)
 
 
@@ -227,14 +227,14 @@ def _complete_graph(clients: int, threat_model: ThreatModel, corrupt: int, dropo
 
 def chain(secret: bytes, links: int = MAX_DRAWS) -> list[bytes]:
     """A chain of nonces: each link is the digest of the next, the first one opens the commitment."""
-    found = [secret[:NONCE]]
+    nonces = [secret[:NONCE]]
     for _ in range(links - 1):
-        found.append(_previous(found[-1]))
-    return found[::-1]
+        nonces.append(_previous(nonces[-1]))
+    return nonces[::-1]
 
 
 def commitment(nonce: bytes, draw: int = 1) -> bytes:
-    """To a chain of nonces, from the link that is opened in this draw, counted from 1."""
+    """To a chain of nonces, from the link opened in this draw, counted from 1."""
     for _ in range(draw - 1):
         nonce = _previous(nonce)
     return hashlib.sha256(b"tacit commitment" + nonce).digest()
@@ -260,7 +260,7 @@ def draw_order(roster: bytes, nonces: dict[int, bytes]) -> bytes:
 
 
 def _joined(table: dict[int, bytes]) -> bytes:
-    """Clients and their entries, which are equally long in a session."""
+    """Clients and their entries, of equal length in a session."""
     return b"".join(pack_number(client) + table[client] for client in sorted(table))
 
 

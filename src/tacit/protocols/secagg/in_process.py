@@ -28,11 +28,11 @@ def run_locally(
     secrets = {client: new_secret() if active else b"" for client in cohort}
     directory = {client: crypto.public_identity(secret) for client, secret in secrets.items()} if active else {}
     drawn = {client: new_secret() if p.surplus else b"" for client in cohort}
-    known = {**drawn, **(noise_seeds or {})}
+    seeds = {**drawn, **(noise_seeds or {})}
     policy = SecaggPolicy(threat_model=p.threat_model, min_corrupt=p.corrupt)
 
     def join(client: int) -> SecaggClientState:
-        identity, seed = secrets[client], known[client]
+        identity, seed = secrets[client], seeds[client]
         return join_round(session, client, policy, identity=identity, directory=directory, noise_seed=seed)
 
     def prepare(state: SecaggClientState) -> SecaggClientState | None:

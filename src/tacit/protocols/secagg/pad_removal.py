@@ -21,12 +21,12 @@ from tacit.wire.packing import Reader
 
 @dataclass(frozen=True)
 class Misbehaviour:
-    """Who has lied, as far as it is certain if at most the declared fraction of clients did.
+    """The certain liars, if at most the declared fraction of clients lie.
 
     Attributes:
         dealers: clients that shared inconsistent secrets, or a key other than the announced one.
         holders: clients that revealed wrong shares of others' secrets.
-        disputed: (client, holder) of whom one lies; it cannot be said which.
+        disputed: (client, holder) of whom one lies; which is unknown.
     """
 
     dealers: frozenset[int] = frozenset()
@@ -59,7 +59,7 @@ class Announced:
 
 @dataclass(frozen=True, eq=False)
 class RosterGraph:
-    """What the server knows once the roster is fixed: clients, their neighbours, and what binds all that follows."""
+    """The server's knowledge once the roster is fixed: clients, their neighbours, and the binding of later messages."""
 
     context: bytes
     circle: Circle
@@ -91,7 +91,7 @@ class RosterGraph:
 
 @dataclass(frozen=True, eq=False)
 class PaddedUpload:
-    """What came with a vector.
+    """What is sent with a vector.
 
     Attributes:
         signature: on the sharers, on a sparse graph.
@@ -131,15 +131,15 @@ def read_revealed(
 def lies_in_answers(
     p: Parameters, around: RosterGraph, dealings: Mapping[int, Dealing], given: Mapping[int, Mapping[int, Field]]
 ) -> tuple[Misbehaviour, frozenset[int]]:
-    """What holders' answers show: lies, and the clients that cannot take part because their shares do not fit."""
+    """The lies that holders' answers show, and the clients excluded because their shares do not fit."""
     excluded, named, disputes, suspects = set[int](), set[int](), set[tuple[int, int]](), Counter[int]()
     for client, each in dealings.items():
-        answered = {j: given[j][client] for j in each.holders if j in given}
+        answers = {j: given[j][client] for j in each.holders if j in given}
         corrections = shares.answers(each.corrections, around.challenge, around.binding)
-        wrong = each.wrong_holders(answered, corrections, around.parameters.max_wrong, frozenset(suspects))
+        wrong = each.wrong_holders(answers, corrections, around.parameters.max_wrong, frozenset(suspects))
         if wrong is None:
             excluded.add(client)
-            if len(answered) >= each.threshold + 2 * around.parameters.max_wrong:
+            if len(answers) >= each.threshold + 2 * around.parameters.max_wrong:
                 named.add(client)
             continue
         suspects.update(wrong)
@@ -174,9 +174,9 @@ class SecretRecovery:
         added = [pads.own_pad_key(shares.secret_of(seeds[j]), binding, j) for j in sorted(self._survivors)]
         subtracted: list[bytes] = []
         lost = sharers - self._survivors
-        given = {i: each.pads for i, each in self._revealed.items()}
+        pad_shares = {i: each.pads for i, each in self._revealed.items()}
         for dropout in sorted(lost):
-            for j, secret in sorted(self._pairs(dropout, given).items()):
+            for j, secret in sorted(self._pairs(dropout, pad_shares).items()):
                 key = pads.pair_pad_key(secret, binding, dropout, j)
                 (added if j > dropout else subtracted).append(key)  # the larger of a pair has added it
         return added, subtracted
@@ -192,8 +192,8 @@ class SecretRecovery:
             keys = {j: around.announced[j].keys[:KEY] for j in near}
             return {j: pads.pair_secret(private, key, around.binding, dropout, j) for j, key in keys.items()}
         self._name(dealer=dropout)
-        held = each.holdings(right, corrections)
-        return {j: self._escrowed(dropout, j, held[j]) for j in near}
+        holdings = each.holdings(right, corrections)
+        return {j: self._escrowed(dropout, j, holdings[j]) for j in near}
 
     def _escrowed(self, dropout: int, client: int, held: Field) -> bytes:
         """The secret of a survivor with a dropout that has lied; what a survivor lies about it falsifies its vector."""
@@ -203,18 +203,18 @@ class SecretRecovery:
         return shares.escrow(upload.escrowed[dropout], held, self._around.binding, dropout, client)
 
     def _spare(self, dropout: int, client: int, spare: Dealing) -> bytes:
-        given = {
+        by_holder = {
             j: each.spares[client, dropout]
             for j, each in self._revealed.items()
             if (client, dropout) in each.spares and (client, j) not in self.misbehaviour.disputed
         }
         liars = self._around.parameters.max_wrong
-        wrong = spare.wrong_holders(given, spare.corrections, liars, self._suspects)
+        wrong = spare.wrong_holders(by_holder, spare.corrections, liars, self._suspects)
         if wrong is not None:
             return shares.secret_of(
-                spare.recover({j: share for j, share in given.items() if j not in wrong}, spare.corrections)
+                spare.recover({j: share for j, share in by_holder.items() if j not in wrong}, spare.corrections)
             )
-        if len(given) < spare.threshold + 2 * liars:
+        if len(by_holder) < spare.threshold + 2 * liars:
             raise TooFewClientsError(f"The shares of client {client} are too few or inconsistent: there is no sum.")
         self._name(dealer=client)
         return bytes(shares.SECRET)
@@ -224,17 +224,17 @@ class SecretRecovery:
         level = shares.level_of(self._p, len(self._survivors))
         if not level:
             return {}
-        given = {i: each.noise for i, each in self._revealed.items()}
-        limbs = self._recover(given, shares.NOISE + level - 1)
+        noise_shares = {i: each.noise for i, each in self._revealed.items()}
+        limbs = self._recover(noise_shares, shares.NOISE + level - 1)
         return {j: shares.secret_of(limbs[j], KEY) for j in sorted(self._survivors)}
 
     def _recover(self, given: Mapping[int, Mapping[int, Field]], place: int) -> dict[int, list[int]]:
-        """The limbs of each survivor's secret, from what holders gave; holders whose shares are wrong are named."""
-        found = {}
+        """The limbs of each survivor's secret, from the holders' shares; holders whose shares are wrong are named."""
+        limbs = {}
         for client in sorted(self._survivors):
             corrections = shares.secret_part(self._dealings[client].corrections, place)
-            found[client] = self._dealings[client].recover(self._right(given, client, place), corrections)
-        return found
+            limbs[client] = self._dealings[client].recover(self._right(given, client, place), corrections)
+        return limbs
 
     def _right(self, given: Mapping[int, Mapping[int, Field]], client: int, place: int) -> dict[int, Field]:
         """The right shares of a client's secret; holders whose shares are wrong are named."""

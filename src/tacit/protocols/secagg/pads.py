@@ -39,7 +39,7 @@ def pad_private_key(secret: bytes, context: bytes, client: int) -> PrivateKey:
 
 
 def pair_secret(key: PrivateKey, other: bytes, binding: bytes, client: int, neighbour: int) -> bytes:
-    """What two neighbours have in common, by the private key of one and the public key of the other."""
+    """The common secret of two neighbours, by the private key of one and the public key of the other."""
     return crypto.derive(crypto.agree(key, other), "pair", binding, *sorted((client, neighbour)), length=PAIR)
 
 

@@ -81,7 +81,7 @@ class SecaggPolicy:
 
     Attributes:
         threat_model: this threat model or a stronger one.
-        min_corrupt: at least this fraction must be allowed to collude.
+        min_corrupt: at least this fraction may collude.
         min_cohort: at least this many clients must announce.
         min_survivors: at least this many must upload before any share is revealed.
     """
@@ -98,9 +98,9 @@ class SecaggPolicy:
                 f"Expected threat model {self.threat_model.name} or stronger, got {proposed.threat_model.name}."
             )
         for name in ("corrupt", "cohort", "min_survivors"):
-            found, least = getattr(proposed, name), getattr(self, f"min_{name.removeprefix('min_')}")
-            if found < least:
-                raise ProtocolError(f"Expected {name}={found} >= {least}.")
+            value, least = getattr(proposed, name), getattr(self, f"min_{name.removeprefix('min_')}")
+            if value < least:
+                raise ProtocolError(f"Expected {name}={value} >= {least}.")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -208,7 +208,7 @@ def padded_vector(state: SecaggClientState, neighbours: list[int]) -> bytes:
 def _escrowed(state: SecaggClientState, neighbour: int) -> bytes:
     """The secret of a pad, which can be read if the neighbour drops out, whatever key it has shared.
 
-    Then this client may be gone, too.
+    This client may have dropped out by then, too.
     """
     row = shares.elements(state.holds[neighbour], state.session.parameters)
     part = shares.secret_part(row, shares.PAD)
@@ -218,9 +218,9 @@ def _escrowed(state: SecaggClientState, neighbour: int) -> bytes:
 def _spare(state: SecaggClientState, neighbour: int) -> bytes:
     """The same secret, shared among all holders: for a neighbour whose share at this client is disputed."""
     keys = [state.deals[j] for j in sorted(state.deals)]
-    held = [shares.spare_elements(key, state.binding, neighbour) for key in keys]
+    elements = [shares.spare_elements(key, state.binding, neighbour) for key in keys]
     none = np.zeros(0, np.uint64)
-    return shares.corrections([state.pads[neighbour]], none, held, state.circle.parameters.threshold)
+    return shares.corrections([state.pads[neighbour]], none, elements, state.circle.parameters.threshold)
 
 
 def _only(table: Table, clients: Iterable[int]) -> dict[int, bytes]:

@@ -1,4 +1,4 @@
-"""The messages of secure aggregation, and what a client keeps between two of them, as bytes.
+"""The messages of secure aggregation, and a client's state between two of them, as bytes.
 
 There is a request and a reply in each phase, in frames of `tacit.protocols.kit`.
 
@@ -54,7 +54,7 @@ class Phase(IntEnum):
 
     ANNOUNCE = 0  # fresh public keys (Bonawitz et al.: AdvertiseKeys), and a commitment to nonces
     DRAW = 1  # a nonce, from which the clients' order follows; only if the graph is sparse
-    SHARE = 2  # what shares the secrets of pads (ShareKeys) and of surplus noise
+    SHARE = 2  # corrections for the secrets of pads (ShareKeys) and of surplus noise
     CHECK = 3  # whether the others' shares fit
     UPLOAD = 4  # the padded vector (MaskedInputCollection)
     AGREE = 5  # a signature on the set of survivors; against an active server only (ConsistencyCheck)
@@ -177,7 +177,7 @@ def pack_signatures(signatures: Mapping[int, bytes], members: tuple[int, ...]) -
 
 
 def pack_disputed(clients: Iterable[int]) -> bytes:
-    """The clients whose shares at a holder are disputed, as it is told with the request to upload."""
+    """The clients whose shares at a holder are disputed, as in its request to upload."""
     return pack_table(dict.fromkeys(sorted(clients), b""), 0)
 
 
@@ -187,7 +187,7 @@ def read_disputed(reader: Reader, p: Parameters) -> frozenset[int]:
 
 
 def pack_spares(pairs: Sequence[tuple[int, int]]) -> bytes:
-    """Of which spare secrets a holder shall open its shares: those of a client with another one that dropped out."""
+    """The spare secrets of which a holder opens its shares: those of a client with another one that dropped out."""
     return pack_table({place: b"".join(map(pack_number, pair)) for place, pair in enumerate(pairs)}, _PAIR)
 
 
@@ -396,12 +396,12 @@ def join_round(
     used = () if earlier is None else (*earlier.used, earlier.session.context)
     if session.context in used:
         raise ProtocolError("This session was used before. Use another config for every attempt of a round.")
-    wanted = KEY if session.parameters.surplus else 0
-    expect(len(noise_seed) == wanted, f"a noise seed of {wanted} bytes, got {len(noise_seed)}")
+    length = KEY if session.parameters.surplus else 0
+    expect(len(noise_seed) == length, f"a noise seed of {length} bytes, got {len(noise_seed)}")
     expect(0 <= client < CLIENT_LIMIT, f"0 <= client={client} < 2^32")
-    known = dict(directory or {})
+    public_keys = dict(directory or {})
     if session.parameters.threat_model is ThreatModel.ACTIVE_SERVER and (
-        not identity or known.get(client) != crypto.public_identity(identity)
+        not identity or public_keys.get(client) != crypto.public_identity(identity)
     ):
         raise UserError("Expected an identity listed in the directory: against an active server, keys are signed.")
     return SecaggClientState(
@@ -411,7 +411,7 @@ def join_round(
         binding=session.context,
         root=entropy(KEY),
         identity=identity,
-        directory=known,
+        directory=public_keys,
         noise_seed=noise_seed,
         used=used,
     )

@@ -8,10 +8,10 @@ Clients may lie. Up to the declared fraction of them the sum is exact, and nobod
 
 - A client whose corrections fit the answers of too few holders has lied, because at most the declared number of holders
   lie about it. It is excluded before anybody pads with it, and named.
-- If corrections fit all but a few holders, either the client or these holders lie. Nobody else can tell, so the pairs
+- If corrections fit all but a few holders, either the client or these holders lie. Nobody else can decide, so the pairs
   are reported without a name, and those shares are not used. A holder that disputes with more clients than may be
   corrupt has lied, and is named.
-- A holder that reveals another share than the one about which it has answered has lied, and is named.
+- A holder that reveals another share than the one it answered about has lied, and is named.
 - A client whose shares are consistent, but not of the key that it has announced, has lied, and is named. If it has
   uploaded, that is without consequence. If it dropped out, its pads are removed by what its neighbours have escrowed
   with their uploads: the secret of each pad, encrypted with their shares of this client's secret. All these shares can
@@ -196,7 +196,7 @@ class _Server:
     def _check_dealings(
         self, around: RosterGraph, dealings: Mapping[int, Dealing]
     ) -> ServerSide[tuple[Misbehaviour, frozenset[int]]]:
-        """The lies that holders' answers show, and the clients with whom others may pad."""
+        """The lies that holders' answers show, and the clients to pad with."""
         dealers = frozenset(dealings)
         near = {j: sorted(around.holders(j, dealers)) for j in dealers}
 
@@ -206,12 +206,12 @@ class _Server:
 
         body = self.challenge + pack_subset(dealers, around.members)
         bodies = dict.fromkeys(sorted(dealers), body)
-        given = yield from self._request(Phase.CHECK, around.binding, bodies, read)
-        lies, excluded = lies_in_answers(self._p, around, dealings, given)
-        return lies, self._recoverable(around, frozenset(given) - excluded)
+        answers = yield from self._request(Phase.CHECK, around.binding, bodies, read)
+        lies, excluded = lies_in_answers(self._p, around, dealings, answers)
+        return lies, self._recoverable(around, frozenset(answers) - excluded)
 
     def _recoverable(self, around: RosterGraph, sharers: frozenset[int]) -> frozenset[int]:
-        """Clients of which enough neighbours remain; the rest count as dropouts before they pad anything."""
+        """Clients with enough remaining neighbours; the rest count as dropouts before they pad anything."""
         while True:
             self._check_enough(sharers)
             remaining = around.circle.remaining(sharers)

@@ -1,10 +1,10 @@
-"""How a client shares its secrets: a holder's shares are derived, and the client publishes what corrects them.
+"""How a client shares its secrets: a holder's shares are derived, and the client publishes corrections.
 
 A client and a holder have a key in common, from which both derive the same pseudorandom elements of the field. The
 client's polynomials have its secrets at zero and the first threshold - 1 holders' elements at their points; for every
 further holder it publishes by how much its elements differ from its shares. Any `threshold` holders recover the
 secrets, fewer learn nothing, and what is published is the same for everyone: no share travels, none can be outside the
-field, and a client cannot tell one holder something else than another one, except by a correction that does not fit.
+field, and a client cannot give holders inconsistent shares, except by a correction that does not fit.
 
 Whether corrections fit is verified before a client's vector is accepted. Besides its secrets, it shares `PADS` random
 elements. The server reveals a challenge, to which it has committed before; each holder answers with its masks plus
@@ -50,7 +50,7 @@ _P = np.uint64(PRIME)
 
 
 def limbs_of(length: int) -> int:
-    """Elements that a secret of this many bytes takes."""
+    """Elements of a secret of this many bytes."""
     return -(-8 * length // _LIMB)
 
 
@@ -82,12 +82,12 @@ def from_bytes(data: bytes, count: int) -> Field:
 
 
 def uniform(count: int, key: bytes) -> Field:
-    """The uniform elements of the field that a key yields, by rejection: of the 2^31 values of 31 bits, one is none."""
-    stream, drawn = crypto.keystream(key), np.zeros(0, np.uint64)
-    while drawn.size < count:
+    """Uniform elements of the field from a key, by rejection: one of the 2^31 values of 31 bits is not an element."""
+    stream, values = crypto.keystream(key), np.zeros(0, np.uint64)
+    while values.size < count:
         words = np.frombuffer(stream.update(bytes(4 * (count + 8))), "<u4").astype(np.uint64) & _P
-        drawn = np.concatenate([drawn, words[words < _P]])
-    return drawn[:count]
+        values = np.concatenate([values, words[words < _P]])
+    return values[:count]
 
 
 def combine(matrix: Field, values: Field) -> Field:
@@ -148,13 +148,13 @@ def wrong_places(
     guess = _disagreeing(points, word, trusted[:threshold]) if len(trusted) >= threshold else None
     if guess is not None and len(guess) <= errors:
         return guess
-    found: frozenset[int] = frozenset()
+    wrong_points: frozenset[int] = frozenset()
     for column in range(word.shape[1]):
         wrong = _decode(points, word[:, column].tolist(), threshold)
         if wrong is None:
             return None
-        found |= wrong
-    return found if len(found) <= errors else None
+        wrong_points |= wrong
+    return wrong_points if len(wrong_points) <= errors else None
 
 
 def _disagreeing(points: list[int], word: Field, basis: list[int]) -> frozenset[int]:
@@ -241,7 +241,7 @@ def noise_chain(seed: bytes, p: Parameters) -> list[bytes]:
 
 
 def holder_key(shared: bytes, binding: bytes, client: int, holder: int) -> bytes:
-    """From which a holder's elements of a client derive; `shared` is known to these two alone."""
+    """From which a holder's elements of a client derive; only these two know `shared`."""
     return crypto.derive(shared, "share", binding, client, holder)
 
 
@@ -275,7 +275,7 @@ def _start(place: int) -> int:
 
 
 def corrections(secrets: Sequence[bytes], masks: Field, held: Sequence[Field], threshold: int) -> bytes:
-    """What a client publishes about its secrets and its masks, for holders with these elements, at points 1, 2, …."""
+    """The published corrections of a client's secrets and masks, for holders with these elements, at points 1, 2, …."""
     constants = [limb for secret in secrets for limb in to_limbs(secret)] + masks.tolist()
     basis = np.array([constants, *held[: threshold - 1]], np.uint64)
     shares = interpolate(range(threshold), basis, range(threshold, len(held) + 1))
@@ -296,7 +296,7 @@ def answers(rows: Field, challenge: bytes, binding: bytes) -> Field:
 
 @dataclass(frozen=True, eq=False)
 class Dealing:
-    """What a client published, at the server.
+    """A client's publication, at the server.
 
     Attributes:
         holders: the client's neighbours and itself, in ascending order: their points are 1, 2, ….
@@ -321,12 +321,12 @@ class Dealing:
         errors: int,
         suspects: frozenset[int] = frozenset(),
     ) -> frozenset[int] | None:
-        """Holders whose elements do not fit; None if they are more than `errors`, or too many to tell.
+        """Holders whose elements do not fit; None if they are more than `errors`, or too many to decide.
 
         Args:
             given: (elements,) by holder.
             corrections: of these elements: (holders, elements).
-            errors: of this many holders or fewer it can be said who they are.
+            errors: the maximum number of wrong holders to identify.
             suspects: holders that did not fit elsewhere; a guess.
         """
         places = [place for place, holder in enumerate(self.holders) if holder in given]
@@ -348,7 +348,7 @@ class Dealing:
         return limbs
 
     def holdings(self, given: Mapping[int, Field], corrections: Field) -> dict[int, Field]:
-        """What every holder derives, from some holders' right shares."""
+        """The elements of every holder, from some holders' right shares."""
         values = self._at(range(1, len(self.holders) + 1), given, corrections)
         derived = (values + np.uint64(PRIME) - corrections) % np.uint64(PRIME)
         return dict(zip(self.holders, derived, strict=True))
