@@ -232,7 +232,7 @@ def _outputs(model: nn.Module, task: Task) -> Tensor:
         samples = samples.repeat(2)
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         try:
-            found = model(population.x[samples])
+            outputs = model(population.x[samples])
         except UserError:
             raise
         except Exception as error:  # a user's module may fail in any way
@@ -240,7 +240,7 @@ def _outputs(model: nn.Module, task: Task) -> Tensor:
                 f"The model does not accept the task's samples ({_described(task)}): {_reason(model, task, error)}"
                 f"{_sample_advice(model, task, error)}"
             ) from error
-    return check_output(found, task.output)
+    return check_output(outputs, task.output)
 
 
 def _reason(model: nn.Module, task: Task, error: Exception) -> str:

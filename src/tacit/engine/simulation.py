@@ -269,8 +269,8 @@ class RoundRunner:
             timings={"train": folded - sum(measured.values()), **measured} if measured else {},
         )
         learnt = {RECEIVED: received, PARTICIPATIONS: None if most is None else with_one_more(before, cohort)}
-        known = {name: value for name, value in learnt.items() if value is not None}
-        return replace(after, memory={**after.memory, **known}), report
+        memory = {name: value for name, value in learnt.items() if value is not None}
+        return replace(after, memory={**after.memory, **memory}), report
 
     def evaluate(self, state: State) -> dict[str, float]:
         """Metrics of the model, and of the trainer's variants of it, on the test data; its density if clients prune."""
@@ -293,8 +293,8 @@ class RoundRunner:
         size = max(EVALUATED_AT_ONCE, _SMALL // self.task.test[0][0].numel())
         pieces = [(begin, min(begin + size, len(y))) for begin in range(0, len(y), size)]
         jobs = [EvaluateJob(self.evaluations, number, *piece) for number in range(count) for piece in pieces]
-        found = torch.from_numpy(np.concatenate(list(self.pool.run(jobs, ahead=len(jobs)))))
-        outputs = best_outputs(self.task.loss, found.view(count, len(y), *found.shape[1:]), y, self.task.owners)
+        flat = torch.from_numpy(np.concatenate(list(self.pool.run(jobs, ahead=len(jobs)))))
+        outputs = best_outputs(self.task.loss, flat.view(count, len(y), *flat.shape[1:]), y, self.task.owners)
         metrics: dict[str, float] = self.task.loss.metrics(outputs, y)
         return metrics
 
@@ -328,8 +328,8 @@ class RoundRunner:
         return down, with_one_more(received, mine)
 
     def _jobs(self, state: State, waves: list[Tensor], now: SimulatedRound) -> list[TrainJob]:
-        known = self.worker.initial_memory
-        changed = {name: value for name, value in state.memory.items() if known.get(name) is not value}
+        initial = self.worker.initial_memory
+        changed = {name: value for name, value in state.memory.items() if initial.get(name) is not value}
         memory = {name: value.cpu().numpy() for name, value in changed.items() if not name.startswith(SERVER)}
         here, dense = now.of_clients(), self.waves == "single"
         return [TrainJob(here, memory, wave.numpy(), i % self.slots, dense) for i, wave in enumerate(waves)]

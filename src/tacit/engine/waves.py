@@ -133,12 +133,12 @@ class StackedClients:
     def clipped_sums(
         self, weights: Tensor, batches: Sequence[Tensor], clip: float, mask: Tensor | None
     ) -> list[ClippedSum]:
-        found, population = [], self.population
+        sums, population = [], self.population
         for row, (client, batch) in enumerate(zip(self.clients.tolist(), batches, strict=True)):
             (index, counts), own = population.samples_of(client, batch), weights if weights.dim() == 1 else weights[row]
             x, y = population.x[index], population.y[index]
-            found.append(self.learner.records.clipped_sum(own, x, y, clip, mask, counts))
-        return found
+            sums.append(self.learner.records.clipped_sum(own, x, y, clip, mask, counts))
+        return sums
 
     def perturbed_scores(self, weights: Tensor, perturbation: Perturbation) -> Tensor:
         pairs = zip(weights, self.clients.tolist(), strict=True)

@@ -91,17 +91,17 @@ FAST_PLD = Pld(interval=1e-3)  # for runs: ten times faster, and ε at most a th
 
 def default_accountant(*releases: Release) -> Accountant:
     """The accountant for a run whose rounds have these releases: the tightest that can account for all of them."""
-    found = set(releases)
+    distinct = set(releases)
     proved = all(
         release.adjacency_under(Adjacency.ADD_OR_REMOVE) in release.adjacencies or not release.adjacencies
-        for release in found
+        for release in distinct
     )
     adjacency = Adjacency.ADD_OR_REMOVE if proved else Adjacency.ZERO_OUT
     fixed = any(
         release.amplification.kind == "fixed" and release.adjacency_under(adjacency) is not Adjacency.ADD_OR_REMOVE
-        for release in found
+        for release in distinct
     )
-    if fixed or any(isinstance(release.loss, Zcdp) for release in found):
+    if fixed or any(isinstance(release.loss, Zcdp) for release in distinct):
         return Rdp(adjacency)
     return FAST_PLD if proved else replace(FAST_PLD, adjacency=adjacency)
 
@@ -264,8 +264,8 @@ class Accounting:
 
     def guarantee(self, delta: float, releases: Iterable[Release], adversary: str = RECIPIENTS) -> Guarantee:
         """What is proved at this δ; `releases` are those of the rounds, of which the sampling is described."""
-        found = list(releases)
-        if not found:
+        all_releases = list(releases)
+        if not all_releases:
             return Guarantee.none("no noise was added that an accountant could account for", rounds=self.rounds)
         epsilon = self.epsilon(delta)
         if math.isinf(epsilon):
@@ -277,9 +277,9 @@ class Accounting:
             failure=self.failure,
             rounds=self.rounds,
             adjacency=self.accountant.adjacency.value,
-            sampling=describe_stages(release.sampling for release in found),
-            amplified=any(release.amplification.rate < 1 for release in found),
-            full_rounds=sum(release.amplification.rate > release.sampling.rate for release in found),
+            sampling=describe_stages(release.sampling for release in all_releases),
+            amplified=any(release.amplification.rate < 1 for release in all_releases),
+            full_rounds=sum(release.amplification.rate > release.sampling.rate for release in all_releases),
             accountant=self.accountant.name,
             adversary=adversary,
         )

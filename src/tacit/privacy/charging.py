@@ -227,7 +227,7 @@ class Charges:
         adversary = releases[0].adversary
         if self.unit.within_client:
             adversary = within_adversary(sums=adversary if self._in_sum else "")
-        found = replace(
+        guarantee = replace(
             self.accounting.of_worst(worst, self.delta).guarantee(self.delta, releases, adversary),
             epsilon=worst.epsilon,
             rounds=self.rounds,
@@ -239,8 +239,8 @@ class Charges:
             sampling=self._sampling(releases),
         ).excluding(*self._not_covered, releases[0].caveat)
         if self.unit.within_client or self.method.mechanism.requires != "only the sum":
-            return found
-        return self._against_server(found, releases, history)
+            return guarantee
+        return self._against_server(guarantee, releases, history)
 
     def _releases(self, client: int | None, history: Sequence[Report]) -> list[Release]:
         """What was released about a unit of this client; about clients, in each round, as they took place."""
@@ -295,17 +295,17 @@ class Charges:
 
     def _against_server(self, proved: Guarantee, releases: Sequence[Release], history: Sequence[Report]) -> Guarantee:
         """The guarantee of noise that clients add, with the ε against a server, which knows who took part."""
-        found = proved.excluding(SHARES, DROPOUTS, self._trusted_sum)
+        guarantee = proved.excluding(SHARES, DROPOUTS, self._trusted_sum)
         worst = _most_exposed(releases, history)
         if self.retries:  # nobody recorded who took part in them
             worst[releases[0].sampled(Sampling())] += self.retries
         if not worst or proved.epsilon is None or self.accounting.composed is None:
-            return found
+            return guarantee
         rounds = worst.total()
         epsilon = Accounting.of(self.accounting.composed.accountant).compose_all(worst, rounds).epsilon(self.delta)
         if epsilon <= proved.epsilon * (1 + 1e-6):  # sampling amplifies nothing, and ε holds against the server too
-            return found
-        return replace(found, server_epsilon=epsilon, server_rounds=rounds)
+            return guarantee
+        return replace(guarantee, server_epsilon=epsilon, server_rounds=rounds)
 
     def _check_proved(self, charge: Charge) -> None:
         """Raise `BudgetError` if nothing is proved of this charge for the adjacency of the run, or of its ledger."""
@@ -353,12 +353,12 @@ def begin_charges(
 
 def _most_exposed(releases: Sequence[Release], history: Sequence[Report]) -> Counter[Release]:
     """What was released of the client to whom the rounds in which it took part cost most, without amplification."""
-    found: dict[int, Counter[Release]] = defaultdict(Counter)
+    by_client: dict[int, Counter[Release]] = defaultdict(Counter)
     for release, report in zip(releases, history, strict=False):
         unsampled = release.sampled(Sampling())
         for client in report.clients:
-            found[client][unsampled] += 1
-    return max(found.values(), key=_concentrated_loss, default=Counter[Release]())
+            by_client[client][unsampled] += 1
+    return max(by_client.values(), key=_concentrated_loss, default=Counter[Release]())
 
 
 def _concentrated_loss(counts: Counter[Release]) -> float:

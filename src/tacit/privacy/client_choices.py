@@ -91,13 +91,13 @@ def _bounded(groups: Sequence[Group]) -> Accounting:
 def _largest(clients: frozenset[Key], adjacency: Adjacency) -> Accounting:
     """As if one client of a group had the largest divergence at each order, number of steps, and errors."""
     rdp = Rdp(adjacency)
-    found = [accounting_of(key, rdp) for key in clients]
+    accountings = [accounting_of(key, rdp) for key in clients]
     return Accounting(
         rdp,
-        replace(rdp.empty(), divergences=np.max([_divergences(each) for each in found], axis=0)),
-        rounds=max(each.rounds for each in found),
-        distance=max(each.distance for each in found),
-        failure=max(each.failure for each in found),
+        replace(rdp.empty(), divergences=np.max([_divergences(each) for each in accountings], axis=0)),
+        rounds=max(each.rounds for each in accountings),
+        distance=max(each.distance for each in accountings),
+        failure=max(each.failure for each in accountings),
     )
 
 
@@ -136,11 +136,11 @@ def _without_rate(release: Release) -> Release:
 
 def _rates(releases: Counter[Release], kind: Release) -> list[tuple[float, int]]:
     """The rates of this kind of release, descending, each with the number of releases at it or above."""
-    found = sorted(
+    counts = sorted(
         ((each.sampling.rate, n) for each, n in releases.items() if _without_rate(each) == kind), reverse=True
     )
-    return [(rate, total) for (rate, _), total in zip(found, accumulate(n for _, n in found), strict=True)]
+    return [(rate, total) for (rate, _), total in zip(counts, accumulate(n for _, n in counts), strict=True)]
 
 
 def _at_least(costlier: list[tuple[float, int]], other: list[tuple[float, int]]) -> bool:
-    return all(max((n for known, n in costlier if known >= rate), default=0) >= total for rate, total in other)
+    return all(max((n for each, n in costlier if each >= rate), default=0) >= total for rate, total in other)

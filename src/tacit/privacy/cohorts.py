@@ -50,5 +50,5 @@ def smallest_cohort(population: int, least: int, limit: float) -> int | None:
     def enough(size: int) -> bool:
         return failure(Sampling(kind="poisson", rate=size / population), population, least) <= limit
 
-    found = 1 + bisect_left(range(1, population), True, key=enough)
-    return found if found < population else None
+    smallest = 1 + bisect_left(range(1, population), True, key=enough)
+    return smallest if smallest < population else None

@@ -33,8 +33,8 @@ def charge_of(
         release = release_of(method, len(units.sizes), index, turnout)
         return Charge.of_clients(_noisy(release, index))
     sizes = {units.sizes[client] for client in cohort}
-    known = {size: method.terms.price(units.unit, samples=size, turnout=turnout) for size in sizes}
-    prices = {size: _noisy(None if price is None else price.accounted, index) for size, price in known.items()}
+    unit_prices = {size: method.terms.price(units.unit, samples=size, turnout=turnout) for size in sizes}
+    prices = {size: _noisy(None if price is None else price.accounted, index) for size, price in unit_prices.items()}
     clients = {client: prices[units.sizes[client]] for client in cohort}
     return Charge(units.unit, clients, units.copies, summed=method.terms.record_bound is not None)
 
@@ -50,13 +50,13 @@ def release_of(method: Method, population: int, index: int, turnout: Turnout | N
 
     None: there is nothing to account for in (ε, δ).
     """
-    found = _release(method, index, turnout)
-    if found is None:
+    release = _release(method, index, turnout)
+    if release is None:
         return None
     if turnout is not None and not _same_without_one(method, index, turnout):
-        found = replace(found, constant=False)
+        release = replace(release, constant=False)
     sampling = method.sampler.sampling(population, index)
-    return replace(found, sampling=sampling, failure=failure(sampling, population, method.channel.min_cohort))
+    return replace(release, sampling=sampling, failure=failure(sampling, population, method.channel.min_cohort))
 
 
 def _release(method: Method, index: int, turnout: Turnout | None) -> Release | None:
@@ -99,14 +99,14 @@ def rounds_allowed(method: Method, units: ClientUnits) -> int:
     random = any(method.sampler.sampling(clients, index).rate < 1 for index in range(method.rounds))
     if budget is None or (units.unit.within_client and random):
         return method.rounds
-    found, advice = method.rounds, "use more noise, smaller batches or fewer local steps"
+    rounds, advice = method.rounds, "use more noise, smaller batches or fewer local steps"
     tight = accountant_of(method, units)
     if tight is not None:
-        found, advice = 1, "use more noise or smaller cohorts"
+        rounds, advice = 1, "use more noise or smaller cohorts"
     for accountant in (tight,) if tight is None else (Rdp(tight.adjacency), tight):  # the fast one gives a first guess
-        found = max_rounds(partial(_fits, method, units, accountant), max(found, 1))
-    expect(found >= 1, f"a budget of {budget} that allows a round", f"Not even the first round fits: {advice}.")
-    return found
+        rounds = max_rounds(partial(_fits, method, units, accountant), max(rounds, 1))
+    expect(rounds >= 1, f"a budget of {budget} that allows a round", f"Not even the first round fits: {advice}.")
+    return rounds
 
 
 def _fits(method: Method, units: ClientUnits, accountant: Accountant | None, rounds: int) -> bool:
@@ -179,10 +179,10 @@ def _noise_within(budget: Budget, method: Method, units: ClientUnits, often: int
 
     @cache
     def fast(noise: float) -> float:
-        found = _after(
+        accounting = _after(
             method.with_noise_multiplier(noise, units.unit), _some(units, min(units.sizes), max(units.sizes)), often
         )
-        composed = (Accounting.of(Rdp()).compose_all(each, 1) for each in found.released.values())
+        composed = (Accounting.of(Rdp()).compose_all(each, 1) for each in accounting.released.values())
         return max(each.epsilon(budget.delta) for each in composed) - budget.epsilon
 
     start = float(brentq(fast, *bracket(fast, 1.0, 2.0), rtol=1e-3))
@@ -193,8 +193,8 @@ def _noise_within(budget: Budget, method: Method, units: ClientUnits, often: int
 
     @cache
     def tight(noise: float) -> float:
-        found = _after(method.with_noise_multiplier(noise, units.unit), _some(units, size), often)
-        return found.epsilon(budget.delta) - budget.epsilon
+        accounting = _after(method.with_noise_multiplier(noise, units.unit), _some(units, size), often)
+        return accounting.epsilon(budget.delta) - budget.epsilon
 
     return float(brentq(tight, *bracket(tight, start, 1.1), rtol=1e-5))
 

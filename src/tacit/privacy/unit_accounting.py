@@ -108,21 +108,21 @@ class UnitAccounting:
     @classmethod
     def of(cls, unit: Unit, charges: Iterable[Charge] = (), accountant: Accountant | None = None) -> Self:
         """The accounting of rounds with these charges; with an accountant for all, equal ones are composed at once."""
-        found = cls(unit)
+        accounting = cls(unit)
         for charge in charges:
-            found = found._with(charge)
+            accounting = accounting._with(charge)
         if accountant is None:
-            return found
-        releases = found.released.get(ANYONE, Counter[Release]())
-        return replace(found, composed=Accounting.of(accountant).compose_all(releases, found.rounds))
+            return accounting
+        releases = accounting.released.get(ANYONE, Counter[Release]())
+        return replace(accounting, composed=Accounting.of(accountant).compose_all(releases, accounting.rounds))
 
     def compose(self, charge: Charge) -> Self:
         """The accounting with one more round."""
-        found = self._with(charge)
+        accounting = self._with(charge)
         if self.composed is None:
-            return found
+            return accounting
         repeated = charge.clients[ANYONE]
-        return replace(found, composed=self.composed.compose_all({repeated.release: repeated.times}, 1))
+        return replace(accounting, composed=self.composed.compose_all({repeated.release: repeated.times}, 1))
 
     def _with(self, charge: Charge) -> Self:
         expect(charge.unit is self.unit, f"a charge for {self.unit}s, got one for {charge.unit}s")
@@ -149,15 +149,15 @@ class UnitAccounting:
             return self._worst_of_several(delta, fine=fine)
         groups = {key_of(releases): client for client, releases in sorted(self.released.items(), reverse=True)}
         bounds = {key: _epsilon(key, "bound", delta) for key in groups}
-        found: tuple[float, Key] | None = None
+        worst: tuple[float, Key] | None = None
         for key in sorted(groups, key=lambda each: -bounds[each]):
-            if found is not None and bounds[key] <= found[0]:
+            if worst is not None and bounds[key] <= worst[0]:
                 break
             tight = min(bounds[key], _epsilon(key, "fine" if fine else "fast", delta))
-            found = max(found or (-1.0, key), (tight, key), key=lambda each: each[0])
-        if found is None:
+            worst = max(worst or (-1.0, key), (tight, key), key=lambda each: each[0])
+        if worst is None:
             return None
-        return Exposure(groups[found[1]], found[0], sum(count for _, count in found[1]))
+        return Exposure(groups[worst[1]], worst[0], sum(count for _, count in worst[1]))
 
     def epsilon(self, delta: float) -> float:
         """The ε at this δ of every unit of every client; infinite if nothing is proved."""
@@ -195,10 +195,10 @@ class UnitAccounting:
     def _worst_of_several(self, delta: float, *, fine: bool) -> Exposure | None:
         """What is worst for one that is at several clients; it names the client whose are least protected alone."""
         alone = replace(self, copies=1, others=()).worst(delta)
-        found = self._choice(delta, fine=fine)
-        if found.rounds == 0:
+        accounting = self._choice(delta, fine=fine)
+        if accounting.rounds == 0:
             return None
-        return Exposure(0 if alone is None else alone.client, found.epsilon(delta), found.rounds)
+        return Exposure(0 if alone is None else alone.client, accounting.epsilon(delta), accounting.rounds)
 
     def _choice(self, delta: float, *, fine: bool) -> Accounting:
         groups = tuple((frozenset(map(key_of, each.released.values())), each.copies) for each in (self, *self.others))

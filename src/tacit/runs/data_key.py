@@ -62,14 +62,14 @@ def data_digest(key: Key, *tensors: Tensor) -> str:
         can tell digests of two data sets apart or test a candidate. Equal digests with the same key show that the data
         are equal. Whoever can run Tacit as the owner can test candidates.
     """
-    found = hashlib.blake2b(key=key.child("data").value, digest_size=16)
+    digest = hashlib.blake2b(key=key.child("data").value, digest_size=16)
     for tensor in tensors:
-        found.update(f"{tensor.dtype} {tuple(tensor.shape)}\n".encode())
-        found.update(tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
-    return f"keyed:{key.digest[:8]}:{found.hexdigest()}"
+        digest.update(f"{tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        digest.update(tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return f"keyed:{key.digest[:8]}:{digest.hexdigest()}"
 
 
 def key_name(digest: str) -> str:
     """The public name of the key of a digest; empty: it is none with a key."""
-    found = _KEYED.fullmatch(digest)
-    return found[1] if found else ""
+    match = _KEYED.fullmatch(digest)
+    return match[1] if match else ""

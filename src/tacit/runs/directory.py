@@ -291,7 +291,7 @@ def check_free(path: Path) -> None:
     """Raise `RunError` unless a new run can be written here."""
     if path.exists() and not path.is_dir():
         raise RunError(f"{path} is a file. Choose another directory with --out.")
-    if path.exists() and any(not files.is_partial(found) for found in path.iterdir()):
+    if path.exists() and any(not files.is_partial(entry) for entry in path.iterdir()):
         raise RunError(f"{path} is not empty. Resume the run with --resume {path}, or choose another --out.")
 
 

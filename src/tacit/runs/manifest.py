@@ -153,8 +153,8 @@ class Manifest:
     @property
     def run(self) -> str:
         """The run's name in a ledger: equal for repetitions of the same run, whose noise is the same."""
-        known = {name: value for name, value in self._decisive().items() if name != "noise"}
-        text = json.dumps({**known, "key": self.key} if self.key else known, default=str, sort_keys=True)
+        decisive = {name: value for name, value in self._decisive().items() if name != "noise"}
+        text = json.dumps({**decisive, "key": self.key} if self.key else decisive, default=str, sort_keys=True)
         return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
     def to_bytes(self) -> bytes:
@@ -165,10 +165,10 @@ class Manifest:
     def from_bytes(cls, content: bytes, file: Path) -> Self:
         """The manifest in a JSON document; raises `RunError` for anything else and for another format."""
         source = Source(label=f"the manifest {file}", error=RunError, advice=NEW_RUN)
-        found = read_json(content, cls, source, version=MANIFEST_FORMAT)
-        if not data_key.key_name(found.task.data):  # whoever knows all rows but one could test candidates for the last
+        manifest = read_json(content, cls, source, version=MANIFEST_FORMAT)
+        if not data_key.key_name(manifest.task.data):  # else, whoever knows all rows but one could test the last
             raise source.problem(f"Expected data of {source.label} to be a digest with a key, got another text.")
-        return found
+        return manifest
 
     def check_versions(self, path: Path) -> None:
         """Raise `RunError` unless the run was started with the present versions of Tacit and PyTorch."""

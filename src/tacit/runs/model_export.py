@@ -83,10 +83,15 @@ def as_state_dict(model: ExportedModel) -> bytes:
 def as_onnx(model: ExportedModel) -> bytes:
     """The model in ONNX, for any number of samples."""
     need(["onnx", "onnxscript", "onnxruntime"], "onnx", "ONNX")
-    given = model.made_from
+    example = model.made_from
     with _explained("ONNX"):
         program = torch.onnx.export(
-            model.module, given.args, kwargs=given.kwargs, dynamic_shapes=_any_number(given), dynamo=True, verbose=False
+            model.module,
+            example.args,
+            kwargs=example.kwargs,
+            dynamic_shapes=_any_number(example),
+            dynamo=True,
+            verbose=False,
         )
         assert program is not None
         proto = program.model_proto
@@ -99,13 +104,13 @@ def as_onnx(model: ExportedModel) -> bytes:
 
 def as_program(model: ExportedModel) -> bytes:
     """The model as a program of `torch.export`, for any number of samples; `torch.export.load` reads it."""
-    given, content = model.made_from, io.BytesIO()
+    example, content = model.made_from, io.BytesIO()
     with _explained("torch.export"):
-        program = torch.export.export(model.module, given.args, given.kwargs, dynamic_shapes=_any_number(given))
+        program = torch.export.export(model.module, example.args, example.kwargs, dynamic_shapes=_any_number(example))
         torch.export.save(program, content, extra_files={"caveat.txt": model.caveat} if model.caveat else None)
         content.seek(0)
-        found = torch.export.load(content).module()
-    _compare(model, "torch.export", lambda arguments: pytree.tree_leaves(found(*arguments.args, **arguments.kwargs)))
+        loaded = torch.export.load(content).module()
+    _compare(model, "torch.export", lambda arguments: pytree.tree_leaves(loaded(*arguments.args, **arguments.kwargs)))
     return content.getvalue()
 
 
@@ -155,7 +160,7 @@ def _run_onnx(content: bytes, arguments: Arguments) -> Sequence[Tensor]:
     options.intra_op_num_threads, options.log_severity_level = 1, 3
     session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
     tensors = [*arguments.args, *arguments.kwargs.values()]
-    fed = {found.name: tensor.numpy() for found, tensor in zip(session.get_inputs(), tensors, strict=True)}
+    fed = {node.name: tensor.numpy() for node, tensor in zip(session.get_inputs(), tensors, strict=True)}
     return [torch.from_numpy(output) for output in session.run(None, fed)]
 
 
@@ -165,8 +170,8 @@ def _compare(model: ExportedModel, form: str, compute: Callable[[Arguments], Seq
     with torch.no_grad():
         expected = _tensors(pytree.tree_leaves(model.module(*arguments.args, **arguments.kwargs)))
         with _explained(form):
-            found = _tensors(compute(arguments))
-    for mine, theirs in zip(expected, found, strict=len(expected) == len(found)):
+            actual = _tensors(compute(arguments))
+    for mine, theirs in zip(expected, actual, strict=len(expected) == len(actual)):
         scale = float(mine.abs().max()) if mine.numel() else 0.0
         if mine.shape != theirs.shape or not torch.allclose(mine, theirs.to(mine.dtype), CLOSE, CLOSE * scale):
             raise ModelError(

@@ -61,7 +61,7 @@ class NoiseQuestion:
         """All quantities by name; with noise and rounds given for clients, also ε after every round."""
         self._check()
         accountant = accountant_by_name(self._accountant_name, self._adjacency)
-        found: dict[str, Any] = {
+        result: dict[str, Any] = {
             "accountant": accountant.name,
             "adjacency": accountant.adjacency.value,
             "sampling": self.sampling,
@@ -70,10 +70,10 @@ class NoiseQuestion:
             **self._result(accountant),
         }
         if self.unit == "client":
-            return found
-        steps, (size, batch) = found.pop("rounds"), self._records
+            return result
+        steps, (size, batch) = result.pop("rounds"), self._records
         of_records = {"unit": self.unit, "size": size, "rate": batch / size, "epochs": steps * batch / size}
-        return {**of_records, **found, "steps": steps}
+        return {**of_records, **result, "steps": steps}
 
     @property
     def warning(self) -> str | None:
@@ -120,10 +120,10 @@ class NoiseQuestion:
         check_delta(self.delta)
         if self.unit != "client":
             self._check_records()
-        given = [name for name in ("epsilon", "noise") if getattr(self, name) is not None]
-        given += ["rounds"] * (self._rounds is not None)
+        names = [name for name in ("epsilon", "noise") if getattr(self, name) is not None]
+        names += ["rounds"] * (self._rounds is not None)
         third = "--rounds" if self.unit == "client" else "--epochs (or --steps)"
-        expect(len(given) == 2, f"two of --epsilon, --noise and {third}, got {' and '.join(given) or 'none of them'}")
+        expect(len(names) == 2, f"two of --epsilon, --noise and {third}, got {' and '.join(names) or 'none of them'}")
         if self._rounds is not None:
             check_rounds(self._rounds, "rounds" if self.unit == "client" else "steps")
 
@@ -187,6 +187,6 @@ class NoiseQuestion:
             if rounds == 0:
                 raise UserError(f"Not even one round with noise {noise:g} stays within {budget}. Use more noise.")
         epsilon = cohorts.epsilon(noise, rounds, self.delta, accountant)
-        found = {} if budget is None else {"budget": budget.epsilon}
+        limit = {} if budget is None else {"budget": budget.epsilon}
         more = {"or_more": True} if self._rounds is None and rounds == MAX_FOUND_ROUNDS else {}
-        return {**found, "noise": noise, "rounds": rounds, "epsilon": epsilon, **more}
+        return {**limit, "noise": noise, "rounds": rounds, "epsilon": epsilon, **more}

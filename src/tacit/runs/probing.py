@@ -76,8 +76,8 @@ class Probe:
     def __str__(self) -> str:
         if self.passed:
             return f"{self.slot} {self.piece}: {self.tried} trials, no violation found. This proves nothing."
-        found = "".join(f"\n  {sentence}" for sentence in self.violations)
-        return f"{self.slot} {self.piece}: {len(self.violations)} of {self.tried} trials failed.{found}"
+        details = "".join(f"\n  {sentence}" for sentence in self.violations)
+        return f"{self.slot} {self.piece}: {len(self.violations)} of {self.tried} trials failed.{details}"
 
 
 def probe(piece: object) -> Probe:
@@ -123,13 +123,13 @@ def probe_method(method: Method) -> tuple[Probe, ...]:
 
 def _tried(name: str, slot: str, trials: Iterator[str]) -> Probe:
     """The result of these trials; an exception of the piece is their last violation."""
-    found: list[str] = []
+    outcomes: list[str] = []
     try:
         for violation in trials:
-            found += [violation]
+            outcomes += [violation]
     except Exception as error:  # whatever code of your own raises
-        found += [f"It raises {type(error).__name__}: {error}"]
-    return Probe(name, slot, len(found), tuple(dict.fromkeys(filter(None, found))))
+        outcomes += [f"It raises {type(error).__name__}: {error}"]
+    return Probe(name, slot, len(outcomes), tuple(dict.fromkeys(filter(None, outcomes))))
 
 
 def _try_method(method: Method) -> Iterator[str]:
@@ -158,11 +158,11 @@ def check_declared(method: Method) -> None:
         if slot == "channel":
             continue
         piece = getattr(method, slot)
-        found = probe(piece.with_noise_multiplier(1.0) if slot == "mechanism" and method.terms.uncalibrated else piece)
-        if not found.passed:
+        result = probe(piece.with_noise_multiplier(1.0) if slot == "mechanism" and method.terms.uncalibrated else piece)
+        if not result.passed:
             raise UserError(
                 f"{method.name}: {part} declares sensitivity={part.sensitivity:g}, but a trial failed: "
-                f"{found.violations[0]} Correct it, or leave the declaration out: then nothing is claimed."
+                f"{result.violations[0]} Correct it, or leave the declaration out: then nothing is claimed."
             )
 
 
@@ -270,8 +270,8 @@ def _try_mechanism(mechanism: Mechanism) -> Iterator[str]:
 def _reading_violation(mechanism: Mechanism, state: State) -> str:
     """Whether messages with the same rows depend on the clients' data."""
     state = replace(state, weights=torch.randn(state.dim, generator=torch.Generator().manual_seed(7)))
-    made = (_before_sum(mechanism, state, torch.zeros(_CLIENTS, state.dim), hostile=each) for each in (None, 1e6))
-    one, other = (each.messages.rows.dense() for each in made)
+    sent = (_before_sum(mechanism, state, torch.zeros(_CLIENTS, state.dim), hostile=each) for each in (None, 1e6))
+    one, other = (each.messages.rows.dense() for each in sent)
     return "" if torch.equal(one, other) else "It is declared to be bounded for records, but reads their data."
 
 

@@ -282,10 +282,10 @@ class Run:
     @property
     def ledger(self) -> LedgerUse | None:
         """What all runs together have used of a shared ledger; None if the run has a ledger of its own, or none."""
-        found = self.charged_ledger
-        if found is None or (self.directory is not None and found.path.parent == self.directory):
+        ledger = self.charged_ledger
+        if ledger is None or (self.directory is not None and ledger.path.parent == self.directory):
             return None
-        return found.use
+        return ledger.use
 
     @property
     def rounds(self) -> int:
@@ -393,8 +393,8 @@ def guarantees_of(
 
     def guarantee(unit: Unit) -> AnyGuarantee:
         if leakage is not None and not unit.within_client:
-            found = leakage.guarantee(early_stopping=method.patience is not None)
-            return found.excluding(*not_covered)
+            leakage_guarantee = leakage.guarantee(early_stopping=method.patience is not None)
+            return leakage_guarantee.excluding(*not_covered)
         if unit in charges:
             host = "" if unit.within_client else _host_of_enclave(method, len(charges[unit].units.sizes))
             return charges[unit].guarantee(history).excluding(*not_covered, host)

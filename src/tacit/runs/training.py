@@ -190,10 +190,10 @@ def _start(spec: RunSpec, directory: RunDirectory) -> State:
 def _check_fits(spec: RunSpec, directory: RunDirectory) -> None:
     """Raise `RunError` if the checkpoint is that of another model, whatever the manifest says."""
     assert directory.state is not None, "the run is resumed"
-    dim, models, found = spec.simulation.layout.dim, spec.method.aggregator.models, directory.state.weights
+    dim, models, weights = spec.simulation.layout.dim, spec.method.aggregator.models, directory.state.weights
     expected = (dim,) if models == 1 else (models, dim)
-    if tuple(found.shape) != expected or not found.is_floating_point() or not bool(torch.isfinite(found).all()):
+    if tuple(weights.shape) != expected or not weights.is_floating_point() or not bool(torch.isfinite(weights).all()):
         raise RunError(
-            f"Expected finite weights of shape {expected} in the checkpoint of {directory.path}, got {found.dtype} of "
-            f"shape {tuple(found.shape)}. It is that of another run. Start a new run."
+            f"Expected finite weights of shape {expected} in the checkpoint of {directory.path}, got {weights.dtype} "
+            f"of shape {tuple(weights.shape)}. It is that of another run. Start a new run."
         )

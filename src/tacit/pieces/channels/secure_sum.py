@@ -131,11 +131,11 @@ class SecureSum(Channel):
                 f"Secure aggregation needs at least {MIN_COHORT} clients, but round {now.index + 1} has fewer. "
                 "Use larger cohorts."
             )
-        found = self.parameters_for(now.cohort, dim)
+        parameters = self.parameters_for(now.cohort, dim)
         if tolerated is None:
-            return found
-        least = max(found.min_survivors, now.cohort - tolerated)
-        return replace(found, min_uploads=least, surplus=tolerated)
+            return parameters
+        least = max(parameters.min_survivors, now.cohort - tolerated)
+        return replace(parameters, min_uploads=least, surplus=tolerated)
 
     def parameters_for(self, cohort: int, dim: int = 1) -> Parameters:
         """The protocol's parameters for a cohort of this size, and vectors without noise in shares."""

@@ -104,8 +104,8 @@ class Sense(Codec):
         """
         update = self._public_update(state.weights, public, now)
         rounds = self._rounds(update, noise, now)
-        found = min(self.thresholds, key=lambda each: angular_error(self._added(rounds, len(update), each), update))
-        return replace(state, memory={**state.memory, THRESHOLD: torch.tensor(found, dtype=torch.float64)})
+        best = min(self.thresholds, key=lambda each: angular_error(self._added(rounds, len(update), each), update))
+        return replace(state, memory={**state.memory, THRESHOLD: torch.tensor(best, dtype=torch.float64)})
 
     def encode(self, rows: Rows, view: View, now: Round) -> DenseRows:
         """Every row's coefficients; row by row, so that only one copy in chunks is in memory."""
@@ -136,7 +136,7 @@ class Sense(Codec):
 
         Anybody may know this noise: it protects nobody.
         """
-        frame, made = self._frame(len(update)), []
+        frame, rounds = self._frame(len(update)), []
         generator = now.shared.child("calibration noise").public_generator()
         for number in range(ADDED if noise.deviation else 1):
             key = now.shared.child("calibration", number) if number else now.shared
@@ -144,8 +144,8 @@ class Sense(Codec):
             coded = frame.encode(update, kept)
             clipped = min(1.0, noise.bound / max(float(coded.norm()), torch.finfo(coded.dtype).tiny))
             drawn = torch.randn(len(coded), generator=generator, dtype=coded.dtype).to(coded.device)
-            made.append((coded * clipped + noise.deviation * drawn, kept))
-        return made
+            rounds.append((coded * clipped + noise.deviation * drawn, kept))
+        return rounds
 
     def _added(self, rounds: Sequence[tuple[Tensor, Tensor]], dim: int, threshold: float) -> Tensor:
         """The sum of what is reconstructed from the coefficients of several rounds."""

@@ -285,9 +285,9 @@ class DistributedGaussian(Mechanism):
         """The bound in a broadcast; where the method fixes it, a client accepts no other."""
         values = view.parts.get(Part.BOUND)
         if values is None or values.numel() != 1 or not BOUNDS[0] <= float(values) <= BOUNDS[1]:
-            found = "none" if values is None or values.numel() != 1 else f"{float(values):g}"
+            actual = "none" if values is None or values.numel() != 1 else f"{float(values):g}"
             raise WireError(
-                f"Expected a clipping bound from {BOUNDS[0]:g} to {BOUNDS[1]:g} in the broadcast, got {found}."
+                f"Expected a clipping bound from {BOUNDS[0]:g} to {BOUNDS[1]:g} in the broadcast, got {actual}."
             )
         received = Bound((float(values),))
         expected = received if self.clip.known_to_clients == "by broadcast" else self._bound(_NO_STATE)

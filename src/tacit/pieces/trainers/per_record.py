@@ -142,11 +142,11 @@ class DpSgd(Trainer):
         grid = SumGrid(trained.numel(), largest, multiplier if counts is None else counts.sum_multiplier, DEPTH)
         for step in range(self.steps_of(samples)):
             batch = _batch(now.clients.child("records").of(client).child("step", step), samples, rate, largest)
-            (found,) = data.clipped_sums(weights, [batch], clip, mask)
+            (clipped,) = data.clipped_sums(weights, [batch], clip, mask)
             key = now.clients.child("record noise").of(client).child("step", step)
-            noisy = grid.release(found.total, torch.tensor([clip], dtype=torch.float64), key.stream().bytes)
+            noisy = grid.release(clipped.total, torch.tensor([clip], dtype=torch.float64), key.stream().bytes)
             direction = noisy.to(trained.dtype).div_(expected)
-            clip = clip if counts is None else counts.next_bound(clip, found.norms, key.child("count"))
+            clip = clip if counts is None else counts.next_bound(clip, clipped.norms, key.child("count"))
             velocity.mul_(self.momentum).add_(direction).add_(trained, alpha=self.weight_decay)
             trained = trained.sub(velocity, alpha=lr)
             weights[own] = trained
@@ -189,8 +189,8 @@ class RecordGradient(Trainer):
             _batch(keys.of(client), samples, self.rate)
             for client, samples in zip(data.clients.tolist(), data.units.tolist(), strict=True)
         ]
-        found = data.clipped_sums(view.weights, batches, self.clip, mask)
-        return _rows([each.total.to(view.weights).neg() for each in found], view.weights, mask)
+        sums = data.clipped_sums(view.weights, batches, self.clip, mask)
+        return _rows([each.total.to(view.weights).neg() for each in sums], view.weights, mask)
 
     @property
     def record_sum(self) -> RecordSum:

@@ -83,11 +83,11 @@ class CdfTable:
 
     def _search(self, prefixes: HalfWords, source: ByteSource) -> Integers:
         """The same without a guide, with the other 96 bits where the first 31 do not decide."""
-        found = np.searchsorted(self._prefixes, prefixes)
-        undecided = np.flatnonzero(self._prefixes.take(found, mode="clip") == prefixes)
+        counts = np.searchsorted(self._prefixes, prefixes)
+        undecided = np.flatnonzero(self._prefixes.take(counts, mode="clip") == prefixes)
         for i, rest in zip(undecided.tolist(), _rests(source, len(undecided)), strict=True):
-            found[i] = self._count(int(prefixes[i]), rest)
-        return found
+            counts[i] = self._count(int(prefixes[i]), rest)
+        return counts
 
     def _count(self, prefix: int, rest: int) -> int:
         """The number of thresholds that are at most the number with these first 31 and last 96 bits."""

@@ -196,12 +196,12 @@ class LookupGradients:
             table.add_(torch.zeros_like(table).index_add_(0, self.line[mine], scaled[mine]))
 
     def at(self, coordinates: Tensor) -> FormedGradients:
-        width, known = self.values.shape[1], self.owner * self.lines + self.line
-        records = torch.arange(self.records, device=known.device)
+        width, keys = self.values.shape[1], self.owner * self.lines + self.line
+        records = torch.arange(self.records, device=keys.device)
         wanted = records[:, None] * self.lines + coordinates // width
-        found = torch.searchsorted(known, wanted).clamp(max=max(len(known) - 1, 0))
-        values = self.values[found, coordinates % width]
-        return FormedGradients(values.masked_fill(known[found] != wanted, 0.0))
+        index = torch.searchsorted(keys, wanted).clamp(max=max(len(keys) - 1, 0))
+        values = self.values[index, coordinates % width]
+        return FormedGradients(values.masked_fill(keys[index] != wanted, 0.0))
 
     def averaged(self, counts: Tensor) -> "LookupGradients":
         person = _persons(counts)[self.owner]

@@ -88,10 +88,10 @@ class Call:
     @property
     def x(self) -> Tensor:
         """The first argument, which has records."""
-        found = self.args[0] if self.args else self.kwargs["input"]
-        if not isinstance(found, Tensor) or id(found) not in self.records:
+        argument = self.args[0] if self.args else self.kwargs["input"]
+        if not isinstance(argument, Tensor) or id(argument) not in self.records:
             raise _NotProvedError
-        return found
+        return argument
 
     @property
     def rank(self) -> int:
@@ -194,8 +194,8 @@ def _product(call: Call) -> bool:
 
 def _sizes(call: Call) -> tuple[Any, ...]:
     """Sizes or dimensions, given one by one or as a tuple."""
-    given = call.args[1:] or tuple(call.kwargs.values())
-    return tuple(given[0]) if len(given) == 1 and isinstance(given[0], tuple | list) else given
+    sizes = call.args[1:] or tuple(call.kwargs.values())
+    return tuple(sizes[0]) if len(sizes) == 1 and isinstance(sizes[0], tuple | list) else sizes
 
 
 def _leaves(values: Iterable[Any]) -> Iterator[Any]:
@@ -307,22 +307,22 @@ class _Proof(fx.Interpreter):
 
     def run_node(self, n: fx.Node) -> Any:
         kind = self._kind(n)
-        found = super().run_node(n)
+        result = super().run_node(n)
         if kind is self.records:
-            _check(isinstance(found, Tensor) and found.dim() > 0 and len(found) == _COPIES)
+            _check(isinstance(result, Tensor) and result.dim() > 0 and len(result) == _COPIES)
         if kind is not None:
             kind.add(n)
-        return found
+        return result
 
     def _kind(self, n: fx.Node) -> set[fx.Node] | None:
         """Where the result belongs; None: it is a constant."""
-        known = self.records | self.shapes | self.sizes
+        tracked = self.records | self.shapes | self.sizes
         if n.op == "placeholder":
             return self.records
         if n.op == "output":
             _check(n.args[0] in self.records)
             return None
-        if not any(each in known for each in n.all_input_nodes):
+        if not any(each in tracked for each in n.all_input_nodes):
             _check(n.op == "get_attr" or n.target in PURE)
             return None
         if self._reads_shape(n):

@@ -38,8 +38,8 @@ def check_independent(model: nn.Module, loss: Loss, x: Tensor, y: Tensor) -> Non
     singles = [_losses(own, loss, x[i : i + 1], y[i : i + 1]) for i in range(len(x))]
     alone, slack = (torch.cat(side) for side in zip(*singles, strict=True))
     for batch in BATCHES:
-        found = _losses(own, loss, x[batch], y[batch])[0]
-        if found.shape != alone[batch].shape or not _agree(found, alone[batch], slack[batch]):
+        together = _losses(own, loss, x[batch], y[batch])[0]
+        if together.shape != alone[batch].shape or not _agree(together, alone[batch], slack[batch]):
             raise ModelError(MIXED.format("loss"))
     if _gradients_differ(own, loss, x, y):
         raise ModelError(MIXED.format("gradient"))
@@ -48,19 +48,19 @@ def check_independent(model: nn.Module, loss: Loss, x: Tensor, y: Tensor) -> Non
 def different_records(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     """Records made from the first one: mirrored, random, far larger, empty, negative; with its target and others."""
     source, (first,) = torch.Generator().manual_seed(0), x[:1]
-    made = []
+    records = []
     for number in range(BATCH_SIZE):
         mirrored = first.flip(tuple(range(first.dim())))
         if first.is_floating_point():
             random = torch.randn(first.shape, generator=source, dtype=torch.float64).to(first.dtype)
             kinds = (first + 0.1 * number * random, mirrored + 0.1 * number * random, random, _LARGE * random)
-            made.append((*kinds, torch.zeros_like(first), -first)[number % _KINDS])
+            records.append((*kinds, torch.zeros_like(first), -first)[number % _KINDS])
         else:
             order = torch.randperm(first.numel(), generator=source)
             kinds = (first, mirrored, first.flatten()[order].view_as(first), torch.full_like(first, first.max()))
-            made.append((*kinds, torch.zeros_like(first), torch.full_like(first, first.min()))[number % _KINDS])
+            records.append((*kinds, torch.zeros_like(first), torch.full_like(first, first.min()))[number % _KINDS])
     targets = [y[0], torch.zeros_like(y[0]), torch.ones_like(y[0]) if y.is_floating_point() else y[0]]
-    return torch.stack(made), torch.stack([targets[number % 3] for number in range(BATCH_SIZE)])
+    return torch.stack(records), torch.stack([targets[number % 3] for number in range(BATCH_SIZE)])
 
 
 def _accepted(model: nn.Module, loss: Loss, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
@@ -101,5 +101,5 @@ def _gradient(model: nn.Module, loss: Loss, x: Tensor, y: Tensor) -> Tensor:
     """The gradient of the sum of these records' losses at all trained weights."""
     trained = [p for p in model.parameters() if p.requires_grad]
     total = loss.per_sample(model(x), y).sum()
-    found = torch.autograd.grad(total, trained, allow_unused=True, materialize_grads=True)
-    return torch.cat([part.flatten() for part in found]).double()
+    gradients = torch.autograd.grad(total, trained, allow_unused=True, materialize_grads=True)
+    return torch.cat([part.flatten() for part in gradients]).double()

@@ -100,8 +100,8 @@ class BatchedRecords:
 
     def _gradients(self, job: "_Job", x: Tensor, y: Tensor, counts: Tensor | None) -> "list[_Part]":
         """The gradients of a few records, or the mean gradients of a few persons."""
-        found = self.way.gradients(x, y, job.targets)
-        pairs = [(job.targets[name], part) for name, part in found.items()]
+        gradients = self.way.gradients(x, y, job.targets)
+        pairs = [(job.targets[name], part) for name, part in gradients.items()]
         parts = [(to, part if to.coordinates is None else part.at(to.coordinates)) for to, part in pairs]
         return parts if counts is None else [(target, part.averaged(counts)) for target, part in parts]
 
@@ -219,12 +219,12 @@ class AutoRecords:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             try:
-                found = tried.clipped_sum(weights, x, y, 1e6, None)
+                actual = tried.clipped_sum(weights, x, y, 1e6, None)
             except CANNOT_MAP:
                 return False
         expected = self.reference.clipped_sum(weights, x, y, 1e6, None)
-        close = (found.total - expected.total).norm() <= AGREEMENT * expected.total.norm()
-        return bool(close) and torch.allclose(found.norms, expected.norms, rtol=AGREEMENT)
+        close = (actual.total - expected.total).norm() <= AGREEMENT * expected.total.norm()
+        return bool(close) and torch.allclose(actual.norms, expected.norms, rtol=AGREEMENT)
 
 
 def check_records(model: nn.Module, loss: Loss) -> None:
@@ -289,5 +289,5 @@ class ReferenceRecords:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
             loss = self.loss.per_sample(fresh_copy(self.model)(x), y).sum()
-        found = torch.autograd.grad(loss, self.parameters, allow_unused=True, materialize_grads=True)
-        return torch.cat([gradient.reshape(-1) for gradient in found])
+        gradients = torch.autograd.grad(loss, self.parameters, allow_unused=True, materialize_grads=True)
+        return torch.cat([gradient.reshape(-1) for gradient in gradients])

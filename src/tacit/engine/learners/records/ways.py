@@ -194,13 +194,13 @@ class LayerRules:
         with torch.enable_grad():
             loss = self._losses(self.graph.forward(x), y).sum()
             torch.autograd.grad(loss, self._start, allow_unused=True)
-        found, self._found = self._found, {}
-        return found
+        gradients, self._found = self._found, {}
+        return gradients
 
     def memory(self, x: Tensor, y: Tensor) -> int:
         """How many bytes one record takes while it is computed, about."""
-        found = self.gradients(x, y, self.layout.names)
-        return self._sizes + sum(gradients.bytes for gradients in found.values())
+        by_name = self.gradients(x, y, self.layout.names)
+        return self._sizes + sum(gradients.bytes for gradients in by_name.values())
 
     def _losses(self, outputs: Tensor, y: Tensor) -> Tensor:
         """The loss of every record, of a loss that is not known by its own output and target alone."""
@@ -273,8 +273,8 @@ class MappedGradient:
         trained = {name: value for name, value in self.parameters.items() if name in wanted}
         self._fresh = fresh_copy(self.model)
         with sdpa_kernel(SDPBackend.MATH):  # the only form of attention that can be mapped
-            found = self._mapped(trained, x, y)
-        return {name: FormedGradients(value.flatten(1)) for name, value in found.items()}
+            gradients = self._mapped(trained, x, y)
+        return {name: FormedGradients(value.flatten(1)) for name, value in gradients.items()}
 
     def memory(self, x: Tensor, y: Tensor) -> int:
         return 3 * sum(value.numel() * value.element_size() for value in self.parameters.values())
