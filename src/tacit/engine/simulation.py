@@ -59,8 +59,8 @@ from tacit.engine.worker import EvaluateJob, Trained, TrainJob, Worker
 from tacit.errors import TrainingError, expect
 
 _SMALL = 1 << 18  # numbers in them
-RECEIVED = SERVER + "received"  # a tally of clients that have received the part of the broadcast that is sent only once
-PARTICIPATIONS = SERVER + "participations"  # a tally of rounds in which clients took part, where there is a limit to it
+RECEIVED = SERVER + "received"  # a tally of clients that received the one-time part of the broadcast
+PARTICIPATIONS = SERVER + "participations"  # a tally of participations, where they are limited
 
 
 def rounds(
@@ -74,7 +74,7 @@ def rounds(
     evaluate_every: int = 1,
     randomness: Randomness = "secret",
 ) -> Generator[tuple[State, Report]]:
-    """Run a method on a task, round by round, without charging: no budget stops it, and reports have no ε.
+    """Run a method on a task, round by round, without charges: no budget stops it, and reports have no ε.
 
     It is internal, for tests, attacks and benchmarks; `tacit.rounds` charges every round.
 
@@ -318,7 +318,7 @@ class RoundRunner:
     def _download(
         self, state: State, clients: tuple[int, ...], sent: Broadcast, now: Round, tolerated: int
     ) -> tuple[tuple[int, ...], Tensor | None]:
-        """How many bytes each client received, and who has by now received what is sent only once."""
+        """The bytes that each client received, and who has received the one-time part by now."""
         download = partial(download_size, self.method.channel, sent, now, tolerated=tolerated)
         if not sent.first_parts or not clients:
             return tuple(download(first=False) for _ in clients[:1]) * len(clients), None
@@ -337,7 +337,7 @@ class RoundRunner:
     def _fold(self, jobs: list[TrainJob], state: State, now: Round) -> tuple[Sum | None, list[Trained]]:
         """The round's sum, folded wave by wave in their order, and the waves' results; None: the cohort is empty."""
         total, results = None, []
-        rows, count = torch.empty(0), 0  # of a method that needs all messages at once
+        rows, count = torch.empty(0), 0  # for a method that needs all messages at once
         soon = 2 * self.slots
         for job in jobs[:soon]:
             self._read_ahead(job)
@@ -360,7 +360,7 @@ class RoundRunner:
         return total, results
 
     def _read_ahead(self, job: TrainJob) -> None:
-        """Of a population on disk, let the system read what a wave needs before a worker asks for it."""
+        """For a population on disk, prefetch the data of a wave before a worker needs them."""
         read_ahead(self.task.population, torch.from_numpy(job.clients))
 
     def _sum_of_all(self, rows: Tensor, results: list[Trained], state: State, now: Round) -> Sum | None:

@@ -1,4 +1,4 @@
-"""How a cohort is divided into waves, what one wave computes, and by which learner.
+"""How a cohort is divided into waves, and how a wave is trained.
 
 A wave is a few clients stacked in one set of tensors, small enough to stay in cache. The division depends only on the
 cohort and the model, never on the number of workers, so that sums are the same to the last bit.
@@ -64,7 +64,7 @@ class AutoLearner:
 
     @cached_property
     def fallback(self) -> FunctionalLearner | ReferenceLearner:
-        """For what the kernels do not support; chosen at its first use, since `torch.func` takes seconds to import."""
+        """The learner without kernels; chosen at its first use, since `torch.func` takes seconds to import."""
         if has_dropout(self.model) or has_batch_statistics(self.model) or is_slow_under_vmap(self.model):
             return ReferenceLearner(self.model, self.loss)
         functional = FunctionalLearner(self.model, self.loss)

@@ -1,8 +1,8 @@
 """Accountants compose releases into (ε, δ).
 
 `rdp-classic` is the moments accountant of the papers, `rdp` has the improved conversion, `pld` is tight and the default
-for claims. An accountant is a record of its assumptions; its composition is what it knows about the releases so far,
-and `Accounting` the composition of a run's rounds.
+for claims. An accountant states its assumptions; its composition describes the releases so far, and `Accounting` is the
+composition of a run's rounds.
 """
 
 import math
@@ -165,7 +165,7 @@ class PldComposition:
 
     @cached_property
     def _whole(self) -> dp_pld.PrivacyLossDistribution | None:
-        """Of all releases."""
+        """The distribution of all."""
         if not self.precision:
             return self.distribution
         noise = 1 / math.sqrt(self.precision)
@@ -255,15 +255,15 @@ class Accounting:
         return min(1.0, self.composition.delta(epsilon) + _delta_of_distance(self.distance, epsilon) + self.failure)
 
     def noise_error(self, delta: float) -> float:
-        """The part of δ that covers the distance between the noise that was drawn and the noise that is accounted.
+        """The part of δ that covers the distance between drawn and accounted noise.
 
-        If what is released is within η of what is composed, (ε, δ') becomes (ε, δ' + (1 + e^ε)·η). Computed with the ε
-        at δ/2, which is at least the ε at δ.
+        If the releases are within η of what is composed, (ε, δ') becomes (ε, δ' + (1 + e^ε)·η). Computed with the ε at
+        δ/2, which is at least the ε at δ.
         """
         return _delta_of_distance(self.distance, self.composition.epsilon(delta / 2)) if self.distance else 0.0
 
     def guarantee(self, delta: float, releases: Iterable[Release], adversary: str = RECIPIENTS) -> Guarantee:
-        """What is proved at this δ; `releases` are those of the rounds, of which the sampling is described."""
+        """The guarantee at this δ; `releases`, those of the rounds, describe how cohorts were sampled."""
         all_releases = list(releases)
         if not all_releases:
             return Guarantee.none("no noise was added that an accountant could account for", rounds=self.rounds)

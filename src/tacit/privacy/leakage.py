@@ -95,7 +95,7 @@ class LeakageAccounting:
         return all(self.leaked(client) + self.per_round > tolerated for client in range(self.population))
 
     def guarantee(self, *, early_stopping: bool = False) -> LeakageGuarantee:
-        """What is proved; `early_stopping`: whether held-out clients decided when training stopped."""
+        """The guarantee; `early_stopping`: whether held-out clients decided when training stopped."""
         guarantee = LeakageGuarantee(
             leakage=self.maximum,
             per_round=self.per_round,

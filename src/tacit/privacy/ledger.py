@@ -1,4 +1,4 @@
-"""The privacy ledger: what was charged for one population, in a file that survives crashes.
+"""The privacy ledger: the charges for one population, in a file that survives crashes.
 
 A round is reserved before any noise is drawn, and what is reserved is used: there are no refunds, because a failure can
 depend on the data. After the model is released, its digest is recorded. Every row contains the hash of the previous
@@ -90,12 +90,12 @@ class LedgerEntry:
 
     @property
     def number(self) -> "EntryNumber":
-        """What it is known by in the ledger."""
+        """Its identifier in the ledger."""
         return self.run, self.round, self.attempt, self.unit
 
     @property
     def charge(self) -> Charge:
-        """What it releases about its unit."""
+        """The charge for its unit."""
         return charge_from_json(json.loads(self.event), self.unit)
 
 
@@ -134,7 +134,7 @@ class Ledger:
         self.path, self._file = file.path, file
         self._entries: dict[EntryNumber, LedgerEntry] = {}
         self._first_events: dict[EntryNumber, str] = {}  # the event with which an attempt was first reserved
-        self._keys: dict[str, tuple[str, int]] = {}  # of which run and round each key is
+        self._keys: dict[str, tuple[str, int]] = {}  # the run and the round of each key
 
     @classmethod
     def open(cls, path: Path, budget: Budget | None = None, accountant: Accountant | None = None) -> Self:
@@ -176,7 +176,7 @@ class Ledger:
 
     @property
     def head(self) -> LedgerHead:
-        """The last row, which whoever stores it can use to notice that the ledger was rolled back."""
+        """The last row; with a copy of it, a rollback of the ledger can be detected."""
         return self._file.head
 
     @property

@@ -67,7 +67,7 @@ class LedgerAccounts:
         return replace(accounts, within=charge.unit, copies=max(self.copies, charge.copies))
 
     def __getitem__(self, unit: Unit) -> UnitAccounting:
-        """What was charged to this unit; of clients, only by the runs that charge them."""
+        """The charges to this unit; for clients, only by the runs that charge them."""
         return self._within if unit.within_client else self.clients
 
     @cached_property
@@ -91,12 +91,12 @@ class LedgerAccounts:
 
     @property
     def counts_clients_within(self) -> bool:
-        """Whether what some run releases about clients counts for what is within them."""
+        """Whether a run's releases about clients count for the units within them."""
         return any(set(account) == {Unit.CLIENT} for account in self.runs.values())
 
     @property
     def units(self) -> tuple[Unit, ...]:
-        """Whom runs charge: each has an account that a budget applies to."""
+        """The units that runs charge: each has an account within the budget."""
         charged = {unit for account in self.runs.values() for unit in account}
         return tuple(unit for unit in Unit if unit in charged)
 

@@ -1,4 +1,4 @@
-"""What a method's rounds release about each unit, before they are played: charges, allowed rounds, and noise to add."""
+"""Planning of a method's rounds for each unit: their charges, the rounds that a budget allows, and the noise."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -18,13 +18,13 @@ from tacit.privacy.cohorts import check_cohorts, failure
 from tacit.privacy.unit_accounting import Charge, UnitAccounting
 
 _T = TypeVar("_T")
-UNLIKELY = 0.01  # with which some client takes part more often than its noise is calibrated for
+UNLIKELY = 0.01  # that some client takes part more often than its noise is calibrated for
 
 
 def charge_of(
     method: Method, units: ClientUnits, index: int, cohort: Sequence[int], turnout: Turnout | None = None
 ) -> Charge:
-    """What round `index` of these clients releases about their units: as planned, or for the turnout that it had.
+    """The charge of round `index` for the units of these clients: as planned, or for its actual turnout.
 
     Raises:
         BudgetError: it has no noise at all. Methods without noise are not charged, so no honest client delivered any.
@@ -46,7 +46,7 @@ def _noisy(found: _T | None, index: int) -> _T:
 
 
 def release_of(method: Method, population: int, index: int, turnout: Turnout | None = None) -> Release | None:
-    """What round `index` releases about a client, proved or nominal: as planned, or for the turnout that it had.
+    """The release of round `index` about a client, proved or nominal: as planned, or for its actual turnout.
 
     None: there is nothing to account for in (ε, δ).
     """
@@ -92,8 +92,8 @@ def accountant_for(method: Method, population: int) -> Accountant:
 def rounds_allowed(method: Method, units: ClientUnits) -> int:
     """The number of rounds of the method, or as many of them as its budget allows.
 
-    Within clients, how often a client takes part in random cohorts is not known before: such a run stops before the
-    round that would exceed the budget for one of its clients.
+    Within clients, participation in random cohorts is not known in advance: such a run stops before the round that
+    would exceed the budget for one of its clients.
     """
     budget, clients = method.budget, len(units.sizes)
     random = any(method.sampler.sampling(clients, index).rate < 1 for index in range(method.rounds))
@@ -112,7 +112,7 @@ def rounds_allowed(method: Method, units: ClientUnits) -> int:
 def _fits(method: Method, units: ClientUnits, accountant: Accountant | None, rounds: int) -> bool:
     """Whether this many rounds are within the method's and within its budget."""
     budget = method.budget
-    assert budget is not None  # without one, nobody asks
+    assert budget is not None  # `rounds_allowed` checked
     if rounds > method.rounds:
         return False
     if accountant is None:
@@ -122,12 +122,12 @@ def _fits(method: Method, units: ClientUnits, accountant: Accountant | None, rou
 
 
 def _releases(method: Method, population: int, rounds: int) -> Iterator[Release]:
-    """What each of the first rounds releases about a client."""
+    """The release of each of the first rounds about a client."""
     return (_noisy(release_of(method, population, index), index) for index in range(rounds))
 
 
 def _after(method: Method, units: ClientUnits, rounds: int) -> UnitAccounting:
-    """Of units within clients: the accounting after this many rounds in which every client takes part."""
+    """For units within clients: the accounting after this many rounds in which every client takes part."""
     once = UnitAccounting(units.unit).compose(charge_of(method, units, 0, range(len(units.sizes))))
     released = {
         client: Counter({release: times * rounds for release, times in each.items()})
@@ -138,7 +138,7 @@ def _after(method: Method, units: ClientUnits, rounds: int) -> UnitAccounting:
 
 @cache
 def calibrate(method: Method, units: ClientUnits) -> Method:
-    """The method with the noise that its budget needs for these units, of the worst client, in all of its rounds."""
+    """The method with the noise that its budget requires in all rounds, for the units of the worst client."""
     budget, unit = method.budget, units.unit
     assert budget is not None  # or the method could not have been composed
     if unit.within_client:
@@ -166,7 +166,7 @@ def calibrate(method: Method, units: ClientUnits) -> Method:
 
 
 def planned_participations(method: Method, population: int) -> int:
-    """In how many rounds a client takes part, except with probability 0.01, in which some client does more often."""
+    """The most rounds in which any client takes part, except with probability 0.01."""
     rates = [method.sampler.sampling(population, index).rate for index in range(method.rounds)]
     fixed, random = sum(rate == 1 for rate in rates), [rate for rate in rates if rate < 1]
     if not random:

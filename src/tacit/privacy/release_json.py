@@ -11,7 +11,7 @@ from tacit.errors import UserError
 from tacit.privacy.unit_accounting import ANYONE, Charge
 
 _Count = Annotated[int, Meta(ge=1)]
-_USUAL = {"constant": True, "failure": 0.0}  # values that most releases have, and that are left out
+_USUAL = {"constant": True, "failure": 0.0}  # usual values, which are left out
 
 
 class _Gaussian(Struct, tag_field="kind", tag="gaussian"):

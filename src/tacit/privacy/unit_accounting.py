@@ -1,4 +1,4 @@
-"""The privacy accounting of a unit: for every client, what was released about any one of its units.
+"""The privacy accounting of a unit: for every client, the releases about any one of its units.
 
 About clients themselves, a round releases the same, whoever they are: there is one entry for anyone, composed round by
 round by one accountant. Within clients, each differs in the number of its units, and so in the rate at which a batch
@@ -23,13 +23,13 @@ ANYONE = -1  # in place of a client's number: what is released about clients is 
 
 @dataclass(frozen=True)
 class Charge:
-    """What a round releases about a unit of each client that takes part in it, by the client's number.
+    """The releases of a round about a unit of each participating client, by the client's number.
 
     Attributes:
-        unit: about what: clients, or what batches draw within them.
+        unit: clients, or what batches draw within them.
         clients: what is released, and how often; for clients themselves, about `ANYONE`.
-        copies: at how many of the clients one unit is, at most.
-        summed: whether clients have one noise, that of their sum, and not each its own.
+        copies: the most clients at which one unit is.
+        summed: whether the noise is that of the clients' sum, not each client's own.
     """
 
     unit: Unit
@@ -84,7 +84,7 @@ class UnitAccounting:
         unit: about what.
         released: what was released about a unit of each client, and how often.
         rounds: the number of rounds.
-        copies: at how many clients one unit may be.
+        copies: the most clients at which one unit is.
         others: the accountings of other runs, whose clients need not be these.
         composed: what was released about anyone, composed by one accountant; None: by the tightest, for each client.
 
@@ -167,7 +167,7 @@ class UnitAccounting:
     def costs_more(self, other: Self, delta: float) -> bool:
         """Whether the ε at this δ of some client's units is larger than in another accounting.
 
-        The largest ε may be the same: it can be that of a client about which both know the same.
+        The largest ε may be the same: it can be that of a client with equal releases in both.
         """
         if self.composed is not None:
             return self.epsilon(delta) > other.epsilon(delta)
@@ -193,7 +193,7 @@ class UnitAccounting:
         return self.copies == 1 and not self.others
 
     def _worst_of_several(self, delta: float, *, fine: bool) -> Exposure | None:
-        """What is worst for one that is at several clients; it names the client whose are least protected alone."""
+        """The worst exposure of a unit at several clients; it names the client that is worst alone."""
         alone = replace(self, copies=1, others=()).worst(delta)
         accounting = self._choice(delta, fine=fine)
         if accounting.rounds == 0:

@@ -53,7 +53,7 @@ class ExperimentTable(Struct, frozen=True, kw_only=True, rename="kebab"):
 
 @dataclass(frozen=True, kw_only=True)
 class Experiment:
-    """A method and a task by name, the arguments of their factories, the seeds to run them with, and whose noise it is.
+    """A method and a task by name, the arguments of their factories, seeds, and the source of randomness.
 
     The factories' signatures are the schema: `build_method` and `build_task` raise a `UserError` that names the
     factory, the wrong key and the most similar valid one.

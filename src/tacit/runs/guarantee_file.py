@@ -1,4 +1,4 @@
-"""The file of a finished run's guarantees: what the run itself proved, with every charge that its ledger knows."""
+"""The file of a finished run's guarantees: what the run itself proved, with every charge in its ledger."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass

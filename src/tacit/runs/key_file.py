@@ -1,6 +1,6 @@
 """The secret key of a run in a file beside it, so that an interrupted run resumes with the same noise.
 
-The file belongs to one run and is readable by its owner only. What it holds derives the keys of the next round and of
+The file belongs to one run and is readable by its owner only. Its secret derives the keys of the next round and of
 later ones; earlier ones cannot be computed from it.
 """
 

@@ -74,9 +74,9 @@ class TaskEntry:
         data: a digest of all samples, including held-out ones, and of who owns them, with the key of their owner
             (`data_key`).
         not_covered: what no guarantee of a run on the task covers, as sentences.
-        sizes: the number of records of every client, if what is guaranteed depends on it; otherwise empty.
-        unit: whose number `sizes` are: that of records, or of persons where the task says whose records are whose.
-        clients_per_person: at how many clients one person has records, at most, if that is known; otherwise 0.
+        sizes: the number of records of every client, if a guarantee depends on it; otherwise empty.
+        unit: what `sizes` count: records, or persons where the task assigns records to them.
+        clients_per_person: the most clients at which one person has records, if known; otherwise 0.
         encoding: the digest of the encoding of its table, which is beside the manifest; empty: there is none.
         model: the built-in model of its table; None: it has another one.
     """
@@ -121,7 +121,7 @@ class TaskEntry:
 
     @property
     def units(self) -> ClientUnits | None:
-        """What is protected within clients; None: nothing depends on it."""
+        """The units within clients; None: no guarantee depends on them."""
         return ClientUnits(self.sizes, self.unit, self.clients_per_person) if self.sizes else None
 
 
@@ -132,8 +132,7 @@ class Manifest:
     `caveat` is the warning that the method's channel attaches to every result; empty: none. `noise` is `seeded` for a
     simulation with reproducible noise, which protects against nobody who knows the seed. `key` is the digest of the
     run's secret key, which reveals nothing of it; empty if the noise is seeded. `ledger` is
-    the head of the privacy ledger when the manifest was last written, by which a ledger that was rolled back since is
-    noticed.
+    the head of the privacy ledger when the manifest was last written, to detect a ledger that was rolled back since.
     """
 
     method: MethodEntry
@@ -227,7 +226,7 @@ class Manifest:
 
 
 def versions() -> dict[str, str]:
-    """What the last digits of a result depend on beside the plan: versions of the software, and the type of CPU.
+    """What else the last digits of a result depend on: versions of the software, and the type of CPU.
 
     Builds of the same version count as equal. The commit is that of a checkout; it is missing in an installed package.
     """

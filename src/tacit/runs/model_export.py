@@ -1,7 +1,7 @@
 """A trained model as a file for other programs: safetensors, a `state_dict`, ONNX, or a program of `torch.export`.
 
-ONNX and `torch.export` hold the model's computation, not only its weights. They are made from random inputs, because
-such files keep the inputs that they were made from, and compared with the model before anything is written.
+ONNX and `torch.export` hold the model's computation, not only its weights. They are traced on random inputs, because
+such files keep their example inputs, and compared with the model before anything is written.
 """
 
 import io
@@ -30,7 +30,7 @@ CLOSE = 1e-4  # relative to the largest output: other programs round in another 
 
 @dataclass(frozen=True, eq=False)
 class ExportedModel:
-    """What is exported.
+    """A model to export.
 
     Attributes:
         adapted: the trained module as the engine calls it.
@@ -49,7 +49,7 @@ class ExportedModel:
 
     @property
     def made_from(self) -> Arguments:
-        """Random inputs of the right form; whole numbers are zeros, which every table of embeddings has."""
+        """Random inputs of the right form; integers are zeros, which every embedding table has."""
         return own_arguments(self.adapted, self._samples[:1].expand(MADE_FROM, *self._samples.shape[1:])).map(_random)
 
     @property
@@ -123,7 +123,7 @@ FORMS: Mapping[str, Callable[[ExportedModel], bytes]] = {
 
 
 def form_of(path: Path) -> Callable[[ExportedModel], bytes]:
-    """How a file of this name is written."""
+    """The writer of a file of this name."""
     if path.suffix not in FORMS:
         raise UserError(f"Expected a file name that ends in one of {listed(FORMS)}, got {path.name}.")
     return FORMS[path.suffix]
@@ -186,7 +186,7 @@ def _tensors(outputs: Sequence[object]) -> list[Tensor]:
 
 @contextmanager
 def _explained(form: str) -> Iterator[None]:
-    """Inside this block, whatever a model's graph cannot hold is a `ModelError` that says what it is."""
+    """Inside this block, whatever a model's graph cannot hold is a `ModelError` that names it."""
     logging.disable(logging.WARNING)  # with the warnings, those of PyTorch about itself
     try:
         with warnings.catch_warnings():

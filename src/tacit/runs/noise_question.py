@@ -17,7 +17,7 @@ from tacit.privacy.guarantee import delta_warning
 
 @dataclass(frozen=True, kw_only=True)
 class NoiseQuestion:
-    """What is known before a run. For records and persons, steps are rounds, and batches are cohorts.
+    """Known quantities of a run. For records and persons, steps are rounds, and batches are cohorts.
 
     Attributes:
         delta: the δ of ε.
@@ -36,7 +36,7 @@ class NoiseQuestion:
         steps: for records: local steps in all rounds together, instead of epochs.
         accountant: its name; None: the tight one, where it applies.
         adjacency: None: add-or-remove, and zero-out with dropouts.
-        dropouts: clients add the noise in shares, and more may drop out than planned.
+        dropouts: whether clients add noise in shares, and more than planned may drop out.
     """
 
     delta: float
@@ -77,7 +77,7 @@ class NoiseQuestion:
 
     @property
     def warning(self) -> str | None:
-        """Why δ is too large for this many units; None: it is not, or they are not known."""
+        """Why δ is too large for this many units; None: it is not, or their number is unknown."""
         units = self._units
         return None if units is None else delta_warning(self.delta, units, Unit(self.unit))
 
@@ -171,7 +171,7 @@ class NoiseQuestion:
         return FixedSize(int(size))
 
     def _result(self, accountant: Accountant) -> dict[str, Any]:
-        """The quantity that was not given, and the resulting ε; if it is ε that was not given, after every round."""
+        """The missing quantity, and the resulting ε; if ε is missing, after every round."""
         cohorts = CohortSampling(self._sampler, self._units or 1, Release(Gaussian(1.0), constant=not self.dropouts))
         noise, rounds = self.noise or 0.0, self._rounds or 0
         if self.noise is not None:

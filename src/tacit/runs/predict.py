@@ -34,8 +34,8 @@ class Predictions:
 
     Attributes:
         others: the columns of the table that are not inputs, such as ids, as they are written.
-        predicted: by column, what the model says of each row.
-        remarks: what of the table was lost when it was encoded, as sentences.
+        predicted: by column, the predictions for each row.
+        remarks: what encoding lost of the table, as sentences.
     """
 
     others: Mapping[str, Sequence[str]]
@@ -61,7 +61,7 @@ class Predictions:
 
 
 def predict_rows(encoding: Encoding | None, module: nn.Module, source: Any) -> _Columns:
-    """What a trained module says of the rows of a table, by column.
+    """A trained module's predictions for the rows of a table, by column.
 
     Raises:
         DataError: a column is missing or has other values than in training; or the model's task was no table.

@@ -1,4 +1,4 @@
-"""Does a piece of your own keep the laws on which guarantees rest? Tried on hostile rows and data.
+"""Tests whether a custom piece keeps the laws behind guarantees, on hostile rows and data.
 
 | piece | tried |
 |---|---|
@@ -55,12 +55,12 @@ SIGMAS = 5.0  # a correct piece fails a statistical trial with probability 6e-7
 
 @dataclass(frozen=True)
 class Probe:
-    """What was tried on a piece, and what failed.
+    """The trials of a piece, and their violations.
 
     Attributes:
         piece: its class.
         slot: the slot that it fits.
-        tried: how many trials.
+        tried: the number of trials.
         violations: what failed, as sentences.
     """
 
@@ -81,7 +81,7 @@ class Probe:
 
 
 def probe(piece: object) -> Probe:
-    """Try the laws on which guarantees rest on a piece of your own.
+    """Try the laws behind guarantees on a custom piece.
 
     Args:
         piece: a sampler, trainer, codec, mechanism, aggregator or server. Parts of it, such as a clipping rule, are
@@ -152,7 +152,7 @@ def _module(width: int, *, bias: bool = True) -> nn.Module:
 
 
 def check_declared(method: Method) -> None:
-    """Raise `UserError` if a part that declares its sensitivity does not keep the laws on which guarantees rest."""
+    """Raise `UserError` if a part that declares its sensitivity breaks the laws behind guarantees."""
     declared = {part.slot: part for part in method.terms.own_parts if part.sensitivity is not None}
     for slot, part in declared.items():
         if slot == "channel":

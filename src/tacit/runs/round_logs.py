@@ -80,11 +80,11 @@ class RoundWriter(Protocol):
 
 @runtime_checkable
 class RoundLog(Protocol):
-    """Where the rounds of a run are written, too.
+    """A log to which the rounds of a run are written.
 
     Attributes:
-        label: what messages call it.
-        option: what `tacit run --log` and `tacit export --to` call it; empty: they do not know it.
+        label: its name in messages.
+        option: its name for `tacit run --log` and `tacit export --to`; empty: it has none.
     """
 
     @property
@@ -178,7 +178,7 @@ def _followed(steps: Generator[Run], followers: "Sequence[_Follower]") -> Genera
 
 
 class _Follower:
-    """One log of one run; whatever fails in it is a warning, and ends only the log."""
+    """One log of one run; a failure is a warning, and ends only the log."""
 
     def __init__(self, log: RoundLog) -> None:
         self._log, self._seen, self._failed = log, 0, False

@@ -27,7 +27,7 @@ def read_tensors(run: Path) -> dict[str, Tensor]:
 
 
 def tensors_of(tensors: Mapping[str, Tensor], number: int, models: int) -> dict[str, Tensor]:
-    """Of the tensors of several models, those of one, without its number."""
+    """The tensors of one of several models, without its number."""
     if models == 1:
         return dict(tensors)
     prefix = f"{number}."

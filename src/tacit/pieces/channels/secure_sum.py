@@ -100,7 +100,7 @@ class SecureSum(Channel):
 
     @property
     def streams(self) -> bool:
-        return not self.conversation  # which needs all messages of a round
+        return not self.conversation  # it needs all messages of a round
 
     def send(self, messages: Messages, now: Round) -> Messages:
         if messages.grid_step is not None:
@@ -123,8 +123,8 @@ class SecureSum(Channel):
     def parameters(self, dim: int, now: Round, tolerated: int | None = None) -> Parameters:
         """The protocol's parameters for this round's cohort.
 
-        `tolerated`: for how many losses the noise in the messages provides; None: it is not in shares. If more clients
-        are lost, there is no sum, because the variance of its noise would show how many.
+        `tolerated`: the number of lost clients that noise in shares provides for; None: it is not in shares. If more
+        are lost, there is no sum, because the variance of its noise would reveal their number.
         """
         if now.cohort < MIN_COHORT:
             raise TooFewClientsError(
@@ -215,7 +215,7 @@ def opened_surplus(surplus: Surplus | None, outcome: SecaggOutcome, now: Round) 
 
 
 def _tolerated(surplus: Surplus | None) -> int | None:
-    """For how many losses noise in shares provides; None: there is no such noise."""
+    """The number of losses that noise in shares provides for; None: there is none."""
     return None if surplus is None else surplus.tolerated
 
 

@@ -99,7 +99,7 @@ class Sense(Codec):
         """The threshold with the smallest error for the update of a client with the public data.
 
         The update is clipped as a client's, and its coefficients get noise as those of an aggregate, in each of several
-        rounds, whose reconstructions are added up. The error is that of the best multiple of their sum, because the
+        rounds, and the reconstructions are summed. The error is that of the best multiple of their sum, because the
         server's rate scales it in any case: otherwise, under much noise, zero would be best.
         """
         update = self._public_update(state.weights, public, now)
@@ -132,9 +132,9 @@ class Sense(Codec):
         return torch.cat([torch.arange(low), low + drawn])[: frame.most]
 
     def _rounds(self, update: Tensor, noise: AggregateNoise, now: Round) -> list[tuple[Tensor, Tensor]]:
-        """Noisy coefficients of the clipped update, and which they are, in several rounds; without noise, in one.
+        """Noisy coefficients of the clipped update, and their indices, in several rounds; without noise, in one.
 
-        Anybody may know this noise: it protects nobody.
+        This noise may be public: it protects nobody.
         """
         frame, rounds = self._frame(len(update)), []
         generator = now.shared.child("calibration noise").public_generator()
@@ -148,7 +148,7 @@ class Sense(Codec):
         return rounds
 
     def _added(self, rounds: Sequence[tuple[Tensor, Tensor]], dim: int, threshold: float) -> Tensor:
-        """The sum of what is reconstructed from the coefficients of several rounds."""
+        """The sum of the reconstructions from the coefficients of several rounds."""
         frame = self._frame(dim)
         return torch.stack([self._decode(y, frame, kept, threshold) for y, kept in rounds]).sum(0)
 

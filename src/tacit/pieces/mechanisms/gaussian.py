@@ -197,7 +197,7 @@ class DistributedGaussian(Mechanism):
 
     @property
     def record_bound(self) -> float | None:
-        """The bound on what one record adds to a row, if it is records that are protected."""
+        """The bound on one record's contribution to a row, if records are protected."""
         return None if self.clip.max_records is None else self._bound(_NO_STATE).whole
 
     @property
@@ -227,7 +227,7 @@ class DistributedGaussian(Mechanism):
         return _price(self.clip, replace(release, adversary=adversary, constant=constant))
 
     def aggregate_noise(self, state: State, expected_cohort: float) -> AggregateNoise | None:
-        """All noise of the sum, that which colluding clients could subtract included."""
+        """All noise of the sum, including what colluding clients could subtract."""
         if self.noise_multiplier is None:
             return None
         noise = self._noise(self._bound(state))
@@ -235,7 +235,7 @@ class DistributedGaussian(Mechanism):
         return AggregateNoise(noise.row_bound.whole, deviation / expected_cohort)
 
     def tolerates(self, turnout: Turnout) -> bool:
-        """Whether the sum's noise has its target variance, which is the same for all turnouts of which this is true."""
+        """Whether the sum's noise has its target variance, the same for all tolerated turnouts."""
         return turnout.delivered >= turnout.cohort - self._noise_of(1.0, Bound()).tolerated(turnout.cohort)
 
     def with_noise_multiplier(self, noise: float) -> Self:
@@ -306,7 +306,7 @@ class DistributedGaussian(Mechanism):
         return SharedNoise(bound, multiplier, self.honest, self.dropouts, self.clip.max_records)
 
     def _part(self, turnout: Turnout | None) -> float:
-        """The part of the declared noise that a sum has at least."""
+        """The least part of the declared noise in a sum."""
         if turnout is None or self.tolerates(turnout):
             return 1.0
         honest = max(turnout.delivered - self.colluding * turnout.cohort, 0.0)

@@ -23,7 +23,7 @@ from tacit.errors import UserError, expect
 class Schedule:
     """A learning rate that depends on the round: any function of the round's index, from 0.
 
-    The canonical form of a method has a digest of its code, by which a run that is resumed notices another one.
+    The canonical form of a method has a digest of its code, so that a resumed run detects another one.
 
     Example:
         >>> Sgd(lr=Schedule(lambda index: 0.1 / (1 + index)), steps=1).rate(1)

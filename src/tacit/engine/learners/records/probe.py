@@ -1,7 +1,7 @@
-"""Refuses models in which records visibly change each other, by trying a few: there they would learn something else.
+"""Rejects models in which records visibly influence each other, by a test on a few records.
 
-The bound does not rest on this. What is not proved to treat records alone is computed with batches of one, in which a
-model that compares records finds nothing to compare: it would be trained for another purpose than it is used for.
+The clipping bound does not depend on this test. Models without a proof of independence run on batches of one; a model
+that compares records finds nothing to compare there, and would learn something else.
 """
 
 import copy
@@ -46,7 +46,7 @@ def check_independent(model: nn.Module, loss: Loss, x: Tensor, y: Tensor) -> Non
 
 
 def different_records(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """Records made from the first one: mirrored, random, far larger, empty, negative; with its target and others."""
+    """Variants of the first record: mirrored, random, far larger, empty, negative; with its target and others."""
     source, (first,) = torch.Generator().manual_seed(0), x[:1]
     records = []
     for number in range(BATCH_SIZE):
@@ -64,7 +64,7 @@ def different_records(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _accepted(model: nn.Module, loss: Loss, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """The records, with the first in place of those that the model does not accept, such as words it does not know."""
+    """The records, with the first in place of those that the model rejects, such as unknown words."""
     accepted = [i if i == 0 or _accepts(model, loss, x[i : i + 1], y[i : i + 1]) else 0 for i in range(len(x))]
     return x[accepted], y[accepted]
 
@@ -72,7 +72,7 @@ def _accepted(model: nn.Module, loss: Loss, x: Tensor, y: Tensor) -> tuple[Tenso
 def _accepts(model: nn.Module, loss: Loss, x: Tensor, y: Tensor) -> bool:
     try:
         _losses(copy.deepcopy(model), loss, x, y)
-    except Exception:  # a user's module may fail in any way; of its own records it will be heard
+    except Exception:  # a user's module may fail in any way; on its own records it raises later
         return False
     return True
 
@@ -90,7 +90,7 @@ def _agree(found: Tensor, expected: Tensor, sizes: Tensor) -> bool:
 
 
 def _gradients_differ(model: nn.Module, loss: Loss, x: Tensor, y: Tensor) -> bool:
-    """Whether the gradients of ordinary records add up to another one than that of their batch."""
+    """Whether the gradients of ordinary records do not add up to that of their batch."""
     few = [i for i in range(BATCH_SIZE) if i % _KINDS in (0, 1, 2)]
     together, apart = _gradient(model, loss, x[few], y[few]), [_gradient(model, loss, x[[i]], y[[i]]) for i in few]
     difference = float((together - torch.stack(apart).sum(0)).norm())

@@ -1,4 +1,4 @@
-"""Sums of gradients that are clipped record by record, or person by person, and which way is taken for which model.
+"""Sums of gradients clipped per record or per person, and the choice of the way to compute them.
 
 `BatchedRecords` computes a few records at a time, by the rules of a model's layers or with `torch.func` (`ways`).
 `ReferenceRecords` computes one record at a time with autograd, slow and simple; other ways must agree with it.
@@ -53,7 +53,7 @@ class _Job:
 class BatchedRecords:
     """Sums of clipped gradients, computed for a few records at a time.
 
-    The number of records at a time depends on the memory that one of them takes, and on nothing else.
+    The number of records at a time depends only on the memory that one of them needs.
     """
 
     def __init__(self, way: LayerRules | MappedGradient) -> None:
@@ -170,11 +170,11 @@ CANNOT_MAP = (RuntimeError, ValueError, TypeError, IndexError, Warning)
 
 
 class AutoRecords:
-    """The rules of layers where the model consists of such, otherwise `torch.func`, otherwise one record at a time.
+    """Layer rules where they cover the model, otherwise `torch.func`, otherwise one record at a time.
 
-    Records are computed together, by the rules, only if it is proved that none changes what is computed for another;
-    otherwise each is computed as a batch of its own. A way is taken if it agrees with the reference on two records made
-    from the first one. This depends on the model and the loss, never on timing.
+    Records are computed together, by the rules, only if they are provably independent; otherwise each is a batch of its
+    own. A way is chosen if it agrees with the reference on two variants of the first record. The choice depends on the
+    model and the loss, never on timing.
 
     Raises:
         ModelError: gradients of single records do not exist, or are not independent of other records.
@@ -200,7 +200,7 @@ class AutoRecords:
         return self._chosen.clipped_sum(weights, x, y, clip, mask, counts)
 
     def choose(self, x: Tensor, y: Tensor) -> "BatchedRecords | ReferenceRecords":
-        """The way for this model, tried on one record and the same record reversed."""
+        """The way for this model, tested on one record and the same record reversed."""
         check_records(self.model, self.loss)
         if x.is_floating_point():  # a record of extreme numbers decides nothing
             x = torch.nan_to_num(x, posinf=0.0, neginf=0.0).clamp(-100, 100)
