@@ -244,8 +244,8 @@ class RoundRunner:
         total, results = self._fold(self._jobs(state, waves, now), state, now)
         folded = time.perf_counter() - began
         if total is None:
-            nothing = no_messages(self.method, sent, state, now)
-            total = aggregate_messages(self.method, self.conversation, state, nothing, now)
+            empty = no_messages(self.method, sent, state, now)
+            total = aggregate_messages(self.method, self.conversation, state, empty, now)
         with single_thread():
             after = finish_round(self.method, self.conversation, state, total, now)
         clients = tuple(chain.from_iterable(wave.tolist() for wave in waves))
@@ -268,8 +268,8 @@ class RoundRunner:
             declined=tuple(declined.tolist()),
             timings={"train": folded - sum(measured.values()), **measured} if measured else {},
         )
-        learnt = {RECEIVED: received, PARTICIPATIONS: None if most is None else with_one_more(before, cohort)}
-        memory = {name: value for name, value in learnt.items() if value is not None}
+        tallies = {RECEIVED: received, PARTICIPATIONS: None if most is None else with_one_more(before, cohort)}
+        memory = {name: value for name, value in tallies.items() if value is not None}
         return replace(after, memory={**after.memory, **memory}), report
 
     def evaluate(self, state: State) -> dict[str, float]:
@@ -322,10 +322,10 @@ class RoundRunner:
         download = partial(download_size, self.method.channel, sent, now, tolerated=tolerated)
         if not sent.first_parts or not clients:
             return tuple(download(first=False) for _ in clients[:1]) * len(clients), None
-        received, mine = state.memory.get(RECEIVED, empty_tally()), torch.tensor(clients, dtype=torch.int64)
+        received, numbers = state.memory.get(RECEIVED, empty_tally()), torch.tensor(clients, dtype=torch.int64)
         sizes = {first: download(first=first) for first in (True, False)}
-        down = tuple(sizes[not before] for before in counts_of(received, mine).tolist())
-        return down, with_one_more(received, mine)
+        down = tuple(sizes[not before] for before in counts_of(received, numbers).tolist())
+        return down, with_one_more(received, numbers)
 
     def _jobs(self, state: State, waves: list[Tensor], now: SimulatedRound) -> list[TrainJob]:
         initial = self.worker.initial_memory
@@ -427,6 +427,6 @@ def _on_device(task: Task, device: str) -> Task:
     if device == "cpu":
         return task
     population = task.population
-    moved = replace(population, x=population.x.to(device), y=population.y.to(device))
+    clients = replace(population, x=population.x.to(device), y=population.y.to(device))
     test = None if task.test is None else (task.test[0].to(device), task.test[1].to(device))
-    return replace(task, clients=moved, test=test)
+    return replace(task, clients=clients, test=test)

@@ -124,9 +124,9 @@ class StackedClients:
         except TacitError:
             raise
         except (RuntimeError, ValueError, TypeError, IndexError, KeyError, AttributeError) as error:
-            whose = listed(map(self.population.label, self.clients.tolist()[:3]))
+            labels = listed(map(self.population.label, self.clients.tolist()[:3]))
             raise ModelError(
-                f"The model or the loss failed on a batch of {whose}{' and others' * (len(self.clients) > 3)}: "
+                f"The model or the loss failed on a batch of {labels}{' and others' * (len(self.clients) > 3)}: "
                 f"{type(error).__name__}: {first_line(error)}. Batches can have any size from one sample on."
             ) from error
 
@@ -169,8 +169,8 @@ def divide(cohort: Tensor, population: Population, owned: int, least: int, fewes
 def _wave_size(cohort: int, population: Population, owned: int, least: int, fewest: int) -> int:
     sample = population.x[0].numel() * population.x.element_size()
     samples = int(min(population.mean_size, 64))
-    held = owned * population.x.element_size() + sample * samples
-    fits = min(max(CACHE // held, least), LARGEST)
+    per_client = owned * population.x.element_size() + sample * samples
+    fits = min(max(CACHE // per_client, least), LARGEST)
     if owned * samples <= LIGHT:
         return fits
     return max(1, min(fits, -(-cohort // fewest)))

@@ -322,9 +322,9 @@ class Charges:
         if budget is not None and self.epsilon > budget.epsilon:
             worst = self.accounting.worst(self.delta)
             client = None if worst is None else worst.client
-            whose = "" if client is None else f" for the {self.unit}s of client {client}"
+            scope = "" if client is None else f" for the {self.unit}s of client {client}"
             raise BudgetError(
-                f"Round {self.rounds} would exceed the budget of {budget}{whose}{why}. Nothing was released."
+                f"Round {self.rounds} would exceed the budget of {budget}{scope}{why}. Nothing was released."
             )
 
 

@@ -369,21 +369,21 @@ class Ledger:
             raise LedgerError(
                 f"{self.path} has a budget of {self.budget}, not of {budget}. A ledger has only one budget."
             )
-        mine = self._accountant
-        if accountant is not None and (accountant.name, accountant.adjacency) != (mine.name, mine.adjacency):
+        own = self._accountant
+        if accountant is not None and (accountant.name, accountant.adjacency) != (own.name, own.adjacency):
             raise LedgerError(
-                f"{self.path} uses accountant {mine.name} for {mine.adjacency}, "
+                f"{self.path} uses accountant {own.name} for {own.adjacency}, "
                 f"not {accountant.name} for {accountant.adjacency}."
             )
 
     def _refusal(self, entry: LedgerEntry, unit: Unit) -> str:
-        used = self.accounts[unit].epsilon(self.budget.delta)
+        epsilon = self.accounts[unit].epsilon(self.budget.delta)
         rounds = len({each.number[:3] for each in self.entries if unit.within_client or each.unit is unit})
-        whose = "" if self.accounts.units == (Unit.CLIENT,) == (entry.unit,) else f" for a {unit}"
+        scope = "" if self.accounts.units == (Unit.CLIENT,) == (entry.unit,) else f" for a {unit}"
         of_clients = unit.within_client and (not entry.unit.within_client or self.accounts.counts_clients_within)
         too = f"; what runs that protect clients release counts for a {unit}, too, at twice its distance" * of_clients
         return (
-            f"Round {entry.round} of {entry.run} would exceed the budget of {self.budget}{whose}: ε = {used:.4g} is "
+            f"Round {entry.round} of {entry.run} would exceed the budget of {self.budget}{scope}: ε = {epsilon:.4g} is "
             f"already used, by {rounds} rounds{too}. Nothing was released."
         )
 

@@ -108,5 +108,5 @@ class LedgerAccounts:
 
     def costs_more(self, other: Self, run: str, unit: Unit, delta: float) -> bool:
         """Whether anybody's ε of this unit is larger than in other accounts, of which only this run differs."""
-        mine, its = ((each._of_run(run) if unit.within_client else each.clients) for each in (self, other))
-        return mine.costs_more(its, delta)
+        own, its = ((each._of_run(run) if unit.within_client else each.clients) for each in (self, other))
+        return own.costs_more(its, delta)

@@ -80,8 +80,8 @@ class LedgerUse:
     def __str__(self) -> str:
         limit = f"{self.budget.epsilon:g} at δ = {self.budget.delta:g}"
         epsilons = {unit: epsilon for unit, epsilon in self.epsilons.items() if epsilon is not None}
-        whose = {unit: "" if [*self.epsilons] == [Unit.CLIENT] else f" for every {unit}" for unit in epsilons}
-        used = [f"ε = {epsilon:.4g} of {limit}{whose[unit]}" for unit, epsilon in epsilons.items()]
+        scopes = {unit: "" if [*self.epsilons] == [Unit.CLIENT] else f" for every {unit}" for unit in epsilons}
+        used = [f"ε = {epsilon:.4g} of {limit}{scopes[unit]}" for unit, epsilon in epsilons.items()]
         return (
             f"Ledger {self.path}: {' and '.join(used) or f'ε = 0 of {limit}'} is used by all runs together "
             f"({plural(self.runs, 'run')}, {plural(self.rounds, 'round')})."

@@ -142,11 +142,11 @@ def calibrate(method: Method, units: ClientUnits) -> Method:
     budget, unit = method.budget, units.unit
     assert budget is not None  # or the method could not have been composed
     if unit.within_client:
-        often = planned_participations(method, len(units.sizes))
-        start = _noise_within(budget, method, units, often)
+        participations = planned_participations(method, len(units.sizes))
+        start = _noise_within(budget, method, units, participations)
 
         def epsilon(noise: float) -> float:
-            return _after(method.with_noise_multiplier(noise, unit), units, often).epsilon(budget.delta)
+            return _after(method.with_noise_multiplier(noise, unit), units, participations).epsilon(budget.delta)
 
     else:
         population = len(units.sizes)

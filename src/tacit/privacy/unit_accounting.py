@@ -171,9 +171,9 @@ class UnitAccounting:
         """
         if self.composed is not None:
             return self.epsilon(delta) > other.epsilon(delta)
-        theirs = {client: key_of(other.released.get(client, Counter())) for client in self.released}
-        pairs = {(key_of(releases), theirs[client]) for client, releases in self.released.items()}
-        return any(_epsilon(mine, "fast", delta) > _epsilon(its, "fast", delta) for mine, its in pairs if mine != its)
+        keys = {client: key_of(other.released.get(client, Counter())) for client in self.released}
+        pairs = {(key_of(releases), keys[client]) for client, releases in self.released.items()}
+        return any(_epsilon(own, "fast", delta) > _epsilon(its, "fast", delta) for own, its in pairs if own != its)
 
     def of_client(self, client: int) -> Accounting:
         """The accounting of one client's units, for those that are at no other one."""

@@ -173,11 +173,11 @@ class Manifest:
         """Raise `RunError` unless the run was started with the present versions of Tacit and PyTorch."""
         installed = versions()
         for name in ("tacit", "torch"):
-            used = self.versions.get(name)
-            if used != installed[name]:
+            recorded = self.versions.get(name)
+            if recorded != installed[name]:
                 raise RunError(
-                    f"The run in {path} was started with another version, {name} {used}; this is {installed[name]}. "
-                    "Use that version, or start a new run."
+                    f"The run in {path} was started with another version, {name} {recorded}; this is "
+                    f"{installed[name]}. Use that version, or start a new run."
                 )
 
     def check_same(self, other: "Manifest", path: Path) -> None:
@@ -205,10 +205,10 @@ class Manifest:
 
     def _check_data_key(self, path: Path) -> None:
         """Raise `RunError` unless the digest of the data was computed with the user's present key."""
-        used, present = data_key.key_name(self.task.data), data_key.load().digest[:8]
-        if used != present:
+        recorded, present = data_key.key_name(self.task.data), data_key.load().digest[:8]
+        if recorded != present:
             raise RunError(
-                f"The run in {path} was started with the {data_key.WHAT} {used}, but that in {data_key.place()} is "
+                f"The run in {path} was started with the {data_key.WHAT} {recorded}, but that in {data_key.place()} is "
                 f"{present}: whether these are the same data cannot be checked. Restore that key, or set "
                 f"{data_key.VARIABLE} to its file; if it is lost, start a new run, which is charged anew."
             )

@@ -160,8 +160,8 @@ def _run_onnx(content: bytes, arguments: Arguments) -> Sequence[Tensor]:
     options.intra_op_num_threads, options.log_severity_level = 1, 3
     session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
     tensors = [*arguments.args, *arguments.kwargs.values()]
-    fed = {node.name: tensor.numpy() for node, tensor in zip(session.get_inputs(), tensors, strict=True)}
-    return [torch.from_numpy(output) for output in session.run(None, fed)]
+    inputs = {node.name: tensor.numpy() for node, tensor in zip(session.get_inputs(), tensors, strict=True)}
+    return [torch.from_numpy(output) for output in session.run(None, inputs)]
 
 
 def _compare(model: ExportedModel, form: str, compute: Callable[[Arguments], Sequence[Tensor]]) -> None:
@@ -171,9 +171,9 @@ def _compare(model: ExportedModel, form: str, compute: Callable[[Arguments], Seq
         expected = _tensors(pytree.tree_leaves(model.module(*arguments.args, **arguments.kwargs)))
         with _explained(form):
             actual = _tensors(compute(arguments))
-    for mine, theirs in zip(expected, actual, strict=len(expected) == len(actual)):
-        scale = float(mine.abs().max()) if mine.numel() else 0.0
-        if mine.shape != theirs.shape or not torch.allclose(mine, theirs.to(mine.dtype), CLOSE, CLOSE * scale):
+    for own, other in zip(expected, actual, strict=len(expected) == len(actual)):
+        scale = float(own.abs().max()) if own.numel() else 0.0
+        if own.shape != other.shape or not torch.allclose(own, other.to(own.dtype), CLOSE, CLOSE * scale):
             raise ModelError(
                 f"The model in {form} computes something else than the trained one on {COMPARED_ON} samples, so that "
                 "nothing was written. Its output may be random or depend on the other samples. Use a state_dict."

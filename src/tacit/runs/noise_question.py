@@ -188,5 +188,5 @@ class NoiseQuestion:
                 raise UserError(f"Not even one round with noise {noise:g} stays within {budget}. Use more noise.")
         epsilon = cohorts.epsilon(noise, rounds, self.delta, accountant)
         limit = {} if budget is None else {"budget": budget.epsilon}
-        more = {"or_more": True} if self._rounds is None and rounds == MAX_FOUND_ROUNDS else {}
-        return {**limit, "noise": noise, "rounds": rounds, "epsilon": epsilon, **more}
+        flags = {"or_more": True} if self._rounds is None and rounds == MAX_FOUND_ROUNDS else {}
+        return {**limit, "noise": noise, "rounds": rounds, "epsilon": epsilon, **flags}

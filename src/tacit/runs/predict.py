@@ -71,8 +71,8 @@ def predict_rows(encoding: Encoding | None, module: nn.Module, source: Any) -> _
     table = read_table(source)
     problems = encoding.problems(table, training=False)
     if problems:
-        more = f" And {len(problems) - 1} more columns do not fit." if len(problems) > 1 else ""
-        raise DataError(problems[0] + more)
+        rest = f" And {len(problems) - 1} more columns do not fit." if len(problems) > 1 else ""
+        raise DataError(problems[0] + rest)
     return encoding.known_target.read(_outputs(module, encoding.inputs(table)))
 
 
@@ -113,5 +113,5 @@ def predict_from(run: Path, source: Any, number: int | None = None, *, trusted: 
 def _others(source: Any, table: Table, encoding: Encoding) -> dict[str, Sequence[str]]:
     """The columns that are not inputs, as they are written: an id may begin with zeros."""
     names = [name for name in table.columns if name not in encoding.columns]
-    written = original_texts(source) if names else {}
-    return {name: written.get(name) or table.texts(name) for name in names}
+    texts = original_texts(source) if names else {}
+    return {name: texts.get(name) or table.texts(name) for name in names}

@@ -136,8 +136,8 @@ def _try_method(method: Method) -> Iterator[str]:
     """The method on a small task; cohorts, rounds and budget are those of a trial."""
     population = _population()
     task = Task(model=partial(_module, 128), clients=population, public=population[0], test_overlap="intended")
-    tried = replace(method, rounds=2, budget=None, patience=None, sampler=Everyone())
-    states = [list(simulate(tried, task, seed=1, workers=workers, randomness="seeded")) for workers in (1, 1, 2)]
+    trial = replace(method, rounds=2, budget=None, patience=None, sampler=Everyone())
+    states = [list(simulate(trial, task, seed=1, workers=workers, randomness="seeded")) for workers in (1, 1, 2)]
     weights = [runs[-1][0].weights for runs in states]
     yield "" if bool(torch.isfinite(weights[0]).all()) else "The model is not finite after two rounds."
     yield "" if torch.equal(weights[0], weights[1]) else "Two runs with the same seed give different models."
@@ -246,9 +246,9 @@ def _record_violation(codec: Codec, rows: Tensor, view: View) -> str:
             one, other = (codec.encode(DenseRows(each), view, _now()).dense() for each in (rows, rows + size * record))
         except WireError:
             return ""
-        moved = float((one.double() - other.double()).norm(dim=1).max()) / size
-        if moved > 1 + 1e-2:  # numbers of rows are rounded, which is much of a small record
-            return f"It is declared to be bounded for records, but one moves a row by {moved:.3g} times what it adds."
+        ratio = float((one.double() - other.double()).norm(dim=1).max()) / size
+        if ratio > 1 + 1e-2:  # numbers of rows are rounded, which is much of a small record
+            return f"It is declared to be bounded for records, but one moves a row by {ratio:.3g} times what it adds."
     return ""
 
 
@@ -277,11 +277,11 @@ def _reading_violation(mechanism: Mechanism, state: State) -> str:
 
 def _bounded(mechanism: Mechanism, state: State, rows: Tensor) -> Iterator[str]:
     bounded, calm = _before_sum(mechanism, state, rows), _before_sum(mechanism, state, torch.zeros_like(rows))
-    moved = _size(bounded.messages.rows.dense() - calm.messages.rows.dense(), bounded.bound)
+    lengths = _size(bounded.messages.rows.dense() - calm.messages.rows.dense(), bounded.bound)
     record, row = mechanism.record_bound, mechanism.row_bound
     longest = 1.0 if record is None or row is None else row / record  # times the bound, where it is that of one record
-    within = bool((moved <= longest + _TOLERANCE).all())
-    yield "" if within else f"A row is {float(moved.max()):.3g} times as long as its bound."
+    within = bool((lengths <= longest + _TOLERANCE).all())
+    yield "" if within else f"A row is {float(lengths.max()):.3g} times as long as its bound."
     same = bounded.bound.values == calm.bound.values
     yield "" if same else "The bound depends on the rows of the round."
 

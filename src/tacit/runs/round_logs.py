@@ -55,10 +55,10 @@ class LogHeader:
             "randomness": manifest.randomness,
         }
         parameters |= {f"method.{key}": value for key, value in (method.args or {}).items()}
-        where = secrets.token_hex() if directory is None else str(directory.resolve())
+        location = secrets.token_hex() if directory is None else str(directory.resolve())
         return cls(
             name=f"{method.name}-{task.name}-{manifest.seed}" if directory is None else directory.resolve().name,
-            identity=blake2b(f"{manifest.run} {where}".encode(), digest_size=16).hexdigest(),
+            identity=blake2b(f"{manifest.run} {location}".encode(), digest_size=16).hexdigest(),
             directory=directory,
             parameters={key: str(value)[:_LONGEST] for key, value in parameters.items()},
             caveat=manifest.caveat,

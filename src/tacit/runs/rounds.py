@@ -259,11 +259,11 @@ def open_charges(
         return
     from tacit.privacy.ledger import Ledger
 
-    with Ledger.open(ledger, *(() if ledger.exists() else _terms(run.spec, limit))) as opened:
-        for where, head in noted:
-            if head.ledger == opened.head.ledger:
-                opened.check_continues(head, where)
-        yield _begin(run, opened, name)
+    with Ledger.open(ledger, *(() if ledger.exists() else _terms(run.spec, limit))) as open_ledger:
+        for file, head in noted:
+            if head.ledger == open_ledger.head.ledger:
+                open_ledger.check_continues(head, file)
+        yield _begin(run, open_ledger, name)
 
 
 def _begin(run: Run, ledger: "Ledger | None" = None, name: str = "") -> Run:

@@ -210,8 +210,8 @@ class SecureSumConversation(Conversation):
 
 def opened_surplus(surplus: Surplus | None, outcome: SecaggOutcome, now: Round) -> Surplus | None:
     """The removable noise in a sum, by the seeds that clients opened; None if they add no noise in shares."""
-    opened = {client: Key(seed) for client, seed in outcome.noise_seeds.items()}
-    return surplus and Surplus(surplus.tolerated, opened, now.cohort - len(outcome.clients) + 1)
+    seeds = {client: Key(seed) for client, seed in outcome.noise_seeds.items()}
+    return surplus and Surplus(surplus.tolerated, seeds, now.cohort - len(outcome.clients) + 1)
 
 
 def _tolerated(surplus: Surplus | None) -> int | None:

@@ -272,11 +272,11 @@ def reconstruct(
         step = gradient_step(z)
         penalty = peak * threshold ** min(1.0, (i + 1) / half)
         new = step - step.clamp(-penalty, penalty)
-        moved, x = new - x, new
-        if i >= half and moved.norm() <= tolerance * new.norm():
+        change, x = new - x, new
+        if i >= half and change.norm() <= tolerance * new.norm():
             break
         next_momentum = (1 + math.sqrt(1 + 4 * momentum**2)) / 2
-        z = torch.add(new, moved, alpha=(momentum - 1) / next_momentum)
+        z = torch.add(new, change, alpha=(momentum - 1) / next_momentum)
         momentum = next_momentum
     return x
 

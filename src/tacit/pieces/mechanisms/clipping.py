@@ -248,8 +248,8 @@ class QuantileClip(Clip):
             round(2 * total.statistic), 2 * self.count_noise, now.server.child("count noise").stream().bytes
         )
         fraction = doubled / 2 / now.expected_cohort + 0.5
-        moved = total.bound.whole * exp(-self.rate * (fraction - self.quantile))
-        return replace(state, memory=state.memory_with(BOUND, torch.tensor(moved, dtype=torch.float64)))
+        bound = total.bound.whole * exp(-self.rate * (fraction - self.quantile))
+        return replace(state, memory=state.memory_with(BOUND, torch.tensor(bound, dtype=torch.float64)))
 
 
 def clip_rows(rows: Rows, bound: Bound) -> Rows:

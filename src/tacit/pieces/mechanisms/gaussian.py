@@ -292,8 +292,8 @@ class DistributedGaussian(Mechanism):
         received = Bound((float(values),))
         expected = received if self.clip.known_to_clients == "by broadcast" else self._bound(_NO_STATE)
         if received != expected:
-            whose = "the method" if self.record_bound is None else "records"
-            raise WireError(f"Expected the bound of {whose}, {expected.whole:g}, got {received.whole:g}.")
+            source = "the method" if self.record_bound is None else "records"
+            raise WireError(f"Expected the bound of {source}, {expected.whole:g}, got {received.whole:g}.")
         return received
 
     def _bound(self, state: State) -> Bound:
@@ -320,13 +320,13 @@ class DistributedGaussian(Mechanism):
     def _excess(self, total: Sum, noise: SharedNoise, now: Round) -> Tensor:
         """The components that remain to be removed, given how many clients delivered."""
         surplus, delivered = total.surplus or Surplus(noise.tolerated(now.cohort)), int(total.weight)
-        opened = surplus.opened(now.cohort - delivered)
-        if opened.first <= opened.tolerated and len(opened.seeds) != delivered:
+        excess = surplus.opened(now.cohort - delivered)
+        if excess.first <= excess.tolerated and len(excess.seeds) != delivered:
             raise UserError(
-                f"Expected the seeds of {delivered} clients' surplus noise, got {len(opened.seeds)}: the channel does "
+                f"Expected the seeds of {delivered} clients' surplus noise, got {len(excess.seeds)}: the channel does "
                 "not open them. Use SecureSum, or dropouts=0."
             )
-        return self._drawn(total.total, noise, opened, now)
+        return self._drawn(total.total, noise, excess, now)
 
     def _drawn(self, like: Tensor, noise: SharedNoise, surplus: Surplus, now: Round) -> Tensor:
         """The sum of all components that these seeds reproduce."""

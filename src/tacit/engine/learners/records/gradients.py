@@ -180,8 +180,8 @@ class LookupGradients:
     @classmethod
     def _added(cls, owner: Tensor, line: Tensor, g: Tensor, records: int, lines: int) -> "LookupGradients":
         """With one value for each owner and line, the sum of those in `g`."""
-        unique, where = torch.unique(owner * lines + line, return_inverse=True)
-        values = g.new_zeros(len(unique), g.shape[-1]).index_add_(0, where, g)
+        unique, inverse = torch.unique(owner * lines + line, return_inverse=True)
+        values = g.new_zeros(len(unique), g.shape[-1]).index_add_(0, inverse, g)
         return cls(unique // lines, unique % lines, values, records, lines)
 
     def norms(self, *, wide: bool) -> Tensor:
@@ -192,8 +192,8 @@ class LookupGradients:
         table = out.view(self.lines, self.values.shape[1])
         scaled = self.values * factors[self.owner, None]
         for own in _blocks(self.records):
-            mine = (self.owner >= own.start) & (self.owner < own.stop)
-            table.add_(torch.zeros_like(table).index_add_(0, self.line[mine], scaled[mine]))
+            selected = (self.owner >= own.start) & (self.owner < own.stop)
+            table.add_(torch.zeros_like(table).index_add_(0, self.line[selected], scaled[selected]))
 
     def at(self, coordinates: Tensor) -> FormedGradients:
         width, keys = self.values.shape[1], self.owner * self.lines + self.line

@@ -209,8 +209,8 @@ class AutoRecords:
         if not (proved and type(self.loss) in PROVED_LOSSES):
             check_independent(self.model, self.loss, x, y)
         x, y = torch.cat([x, x.flip(tuple(range(1, x.dim())))]), torch.cat([y, y])
-        if proved and LayerRules.follows_rules(self.model) and self._agrees(tried := BatchedRecords(rules), x, y):
-            return tried
+        if proved and LayerRules.follows_rules(self.model) and self._agrees(batched := BatchedRecords(rules), x, y):
+            return batched
         mapped = BatchedRecords(MappedGradient(self.model, self.loss))
         return mapped if self._agrees(mapped, x, y) else self.reference
 
