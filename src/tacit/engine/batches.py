@@ -76,10 +76,10 @@ class Batches:
         flat = index.reshape(-1)
         first, last = int(flat[0]), int(flat[-1])
         if self.constant and last - first + 1 == len(flat) and bool((flat.diff() == 1).all()):
-            taken = pool[first : last + 1]  # contiguous in the pool: no copy
+            samples = pool[first : last + 1]  # contiguous in the pool: no copy
         else:
-            taken = pool.index_select(0, flat)
-        return taken.view(index.shape[0], -1, *pool.shape[1:])
+            samples = pool.index_select(0, flat)
+        return samples.view(index.shape[0], -1, *pool.shape[1:])
 
 
 def plan_batches(population: Population, clients: Tensor, descent: Descent, dtype: torch.dtype) -> Batches:

@@ -82,7 +82,7 @@ class Layout:
 
 @dataclass(frozen=True, eq=False)
 class StartingWeights:
-    """The weights from which clients start local training, and the mask of the coordinates that may change.
+    """The weights at the start of local training, and the mask of the coordinates that may change.
 
     Attributes:
         weights: one vector for all clients, or a row for each.
@@ -139,7 +139,7 @@ def make_model(task: Task, seed: int, number: int = 0) -> nn.Module:
     """A copy of the task's module with its initial weights, in training mode, after `check_model`.
 
     Args:
-        task: has the module, or a function that creates it.
+        task: holds the module, or a function that creates it.
         seed: of the run; the initial weights depend on it if the task has a function.
         number: which of several hypotheses to create.
     """
@@ -155,7 +155,7 @@ def make_model(task: Task, seed: int, number: int = 0) -> nn.Module:
 
 
 def _own_copy(task: Task, key: Key) -> nn.Module:
-    """The task's module; a copy, if it is the user's own and not made by a function."""
+    """The task's module; a copy, unless a function creates it."""
     model = task.make_model(key)
     if not isinstance(task.model, nn.Module):
         return model
@@ -232,7 +232,7 @@ def _outputs(model: nn.Module, task: Task) -> Tensor:
         samples = samples.repeat(2)
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         try:
-            found = model(population.x[samples])
+            outputs = model(population.x[samples])
         except UserError:
             raise
         except Exception as error:  # a user's module may fail in any way
@@ -240,11 +240,11 @@ def _outputs(model: nn.Module, task: Task) -> Tensor:
                 f"The model does not accept the task's samples ({_described(task)}): {_reason(model, task, error)}"
                 f"{_sample_advice(model, task, error)}"
             ) from error
-    return check_output(found, task.output)
+    return check_output(outputs, task.output)
 
 
 def _reason(model: nn.Module, task: Task, error: Exception) -> str:
-    """What the module says to samples of the type in which it computes, where those are the problem."""
+    """The error that remains with samples of the right type, or else the original one."""
     x = task.population.x
     if task.inputs is None and x.dtype != floats_of(model) and not isinstance(error, IndexError):
         try:
@@ -256,7 +256,7 @@ def _reason(model: nn.Module, task: Task, error: Exception) -> str:
 
 
 def _sample_advice(model: nn.Module, task: Task, error: Exception) -> str:
-    """The line that would fix the most frequent mistakes."""
+    """Advice on the most frequent mistakes, if any."""
     x = task.population.x
     if task.inputs is None and x.dim() == 1:
         return ". Give each sample a dimension: x[:, None]."

@@ -56,7 +56,7 @@ def open_pool(workers: int | RayChoice, make_worker: MakeWorker) -> Pool:
 
 
 def choose_workers(asked: Workers, device: str) -> int | RayChoice:
-    """Who works: one process per core unless something else is asked for, and one process on an accelerator."""
+    """The workers: one process per core by default, and a single process on an accelerator."""
     choice, accelerated = read_workers(asked), torch.device(device).type != "cpu"
     if isinstance(choice, RayChoice):
         expect(not accelerated, f"device='cpu' with workers={asked!r}, got {device!r}", "Leave out one of them.")
@@ -75,7 +75,7 @@ def run_in_order(
         count: of jobs.
         ahead: how many jobs are started at most before the first result is taken.
         assign: gives idle workers the first of these jobs, as far as their numbers are below a limit.
-        collect: waits for results; None as the result of a job whose worker died, which another one repeats.
+        collect: waits for results; None for a job whose worker died, which another one repeats.
     """
     waiting, done = deque(range(count)), dict[int, Any]()
     for following in range(count):
@@ -173,7 +173,7 @@ class WorkerProcess:
         self.job: int | None = None
 
     def assign(self, number: int, jobs: Sequence[Job]) -> None:
-        """Send a job; a broken pipe is noticed when the result is taken."""
+        """Send a job; a broken pipe is detected when the result is read."""
         self.job = number
         try:
             self.pipe.send(jobs[number])

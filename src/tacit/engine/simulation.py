@@ -59,8 +59,8 @@ from tacit.engine.worker import EvaluateJob, Trained, TrainJob, Worker
 from tacit.errors import TrainingError, expect
 
 _SMALL = 1 << 18  # numbers in them
-RECEIVED = SERVER + "received"  # a tally of clients that have received the part of the broadcast that is sent only once
-PARTICIPATIONS = SERVER + "participations"  # a tally of rounds in which clients took part, where there is a limit to it
+RECEIVED = SERVER + "received"  # a tally of clients that received the one-time part of the broadcast
+PARTICIPATIONS = SERVER + "participations"  # a tally of participations, where they are limited
 
 
 def rounds(
@@ -74,7 +74,7 @@ def rounds(
     evaluate_every: int = 1,
     randomness: Randomness = "secret",
 ) -> Generator[tuple[State, Report]]:
-    """Run a method on a task, round by round, without charging: no budget stops it, and reports have no ε.
+    """Run a method on a task, round by round, without charges: no budget stops it, and reports have no ε.
 
     It is internal, for tests, attacks and benchmarks; `tacit.rounds` charges every round.
 
@@ -244,8 +244,8 @@ class RoundRunner:
         total, results = self._fold(self._jobs(state, waves, now), state, now)
         folded = time.perf_counter() - began
         if total is None:
-            nothing = no_messages(self.method, sent, state, now)
-            total = aggregate_messages(self.method, self.conversation, state, nothing, now)
+            empty = no_messages(self.method, sent, state, now)
+            total = aggregate_messages(self.method, self.conversation, state, empty, now)
         with single_thread():
             after = finish_round(self.method, self.conversation, state, total, now)
         clients = tuple(chain.from_iterable(wave.tolist() for wave in waves))
@@ -268,9 +268,9 @@ class RoundRunner:
             declined=tuple(declined.tolist()),
             timings={"train": folded - sum(measured.values()), **measured} if measured else {},
         )
-        learnt = {RECEIVED: received, PARTICIPATIONS: None if most is None else with_one_more(before, cohort)}
-        known = {name: value for name, value in learnt.items() if value is not None}
-        return replace(after, memory={**after.memory, **known}), report
+        tallies = {RECEIVED: received, PARTICIPATIONS: None if most is None else with_one_more(before, cohort)}
+        memory = {name: value for name, value in tallies.items() if value is not None}
+        return replace(after, memory={**after.memory, **memory}), report
 
     def evaluate(self, state: State) -> dict[str, float]:
         """Metrics of the model, and of the trainer's variants of it, on the test data; its density if clients prune."""
@@ -293,8 +293,8 @@ class RoundRunner:
         size = max(EVALUATED_AT_ONCE, _SMALL // self.task.test[0][0].numel())
         pieces = [(begin, min(begin + size, len(y))) for begin in range(0, len(y), size)]
         jobs = [EvaluateJob(self.evaluations, number, *piece) for number in range(count) for piece in pieces]
-        found = torch.from_numpy(np.concatenate(list(self.pool.run(jobs, ahead=len(jobs)))))
-        outputs = best_outputs(self.task.loss, found.view(count, len(y), *found.shape[1:]), y, self.task.owners)
+        flat = torch.from_numpy(np.concatenate(list(self.pool.run(jobs, ahead=len(jobs)))))
+        outputs = best_outputs(self.task.loss, flat.view(count, len(y), *flat.shape[1:]), y, self.task.owners)
         metrics: dict[str, float] = self.task.loss.metrics(outputs, y)
         return metrics
 
@@ -318,18 +318,18 @@ class RoundRunner:
     def _download(
         self, state: State, clients: tuple[int, ...], sent: Broadcast, now: Round, tolerated: int
     ) -> tuple[tuple[int, ...], Tensor | None]:
-        """How many bytes each client received, and who has by now received what is sent only once."""
+        """The bytes that each client received, and who has received the one-time part by now."""
         download = partial(download_size, self.method.channel, sent, now, tolerated=tolerated)
         if not sent.first_parts or not clients:
             return tuple(download(first=False) for _ in clients[:1]) * len(clients), None
-        received, mine = state.memory.get(RECEIVED, empty_tally()), torch.tensor(clients, dtype=torch.int64)
+        received, numbers = state.memory.get(RECEIVED, empty_tally()), torch.tensor(clients, dtype=torch.int64)
         sizes = {first: download(first=first) for first in (True, False)}
-        down = tuple(sizes[not before] for before in counts_of(received, mine).tolist())
-        return down, with_one_more(received, mine)
+        down = tuple(sizes[not before] for before in counts_of(received, numbers).tolist())
+        return down, with_one_more(received, numbers)
 
     def _jobs(self, state: State, waves: list[Tensor], now: SimulatedRound) -> list[TrainJob]:
-        known = self.worker.initial_memory
-        changed = {name: value for name, value in state.memory.items() if known.get(name) is not value}
+        initial = self.worker.initial_memory
+        changed = {name: value for name, value in state.memory.items() if initial.get(name) is not value}
         memory = {name: value.cpu().numpy() for name, value in changed.items() if not name.startswith(SERVER)}
         here, dense = now.of_clients(), self.waves == "single"
         return [TrainJob(here, memory, wave.numpy(), i % self.slots, dense) for i, wave in enumerate(waves)]
@@ -337,7 +337,7 @@ class RoundRunner:
     def _fold(self, jobs: list[TrainJob], state: State, now: Round) -> tuple[Sum | None, list[Trained]]:
         """The round's sum, folded wave by wave in their order, and the waves' results; None: the cohort is empty."""
         total, results = None, []
-        rows, count = torch.empty(0), 0  # of a method that needs all messages at once
+        rows, count = torch.empty(0), 0  # for a method that needs all messages at once
         soon = 2 * self.slots
         for job in jobs[:soon]:
             self._read_ahead(job)
@@ -360,7 +360,7 @@ class RoundRunner:
         return total, results
 
     def _read_ahead(self, job: TrainJob) -> None:
-        """Of a population on disk, let the system read what a wave needs before a worker asks for it."""
+        """For a population on disk, prefetch the data of a wave before a worker needs them."""
         read_ahead(self.task.population, torch.from_numpy(job.clients))
 
     def _sum_of_all(self, rows: Tensor, results: list[Trained], state: State, now: Round) -> Sum | None:
@@ -427,6 +427,6 @@ def _on_device(task: Task, device: str) -> Task:
     if device == "cpu":
         return task
     population = task.population
-    moved = replace(population, x=population.x.to(device), y=population.y.to(device))
+    clients = replace(population, x=population.x.to(device), y=population.y.to(device))
     test = None if task.test is None else (task.test[0].to(device), task.test[1].to(device))
-    return replace(task, clients=moved, test=test)
+    return replace(task, clients=clients, test=test)

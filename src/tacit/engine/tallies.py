@@ -19,15 +19,15 @@ def counts_of(tally: Tensor, clients: Tensor) -> Tensor:
         >>> counts_of(with_one_more(empty_tally(), torch.tensor([7, 3])), torch.tensor([3, 5, 7])).tolist()
         [1, 0, 1]
     """
-    known, counts = tally
-    if not len(known):
+    counted, counts = tally
+    if not len(counted):
         return torch.zeros_like(clients)
-    place = torch.searchsorted(known, clients).clamp(max=len(known) - 1)
-    return torch.where(known[place] == clients, counts[place], 0)
+    place = torch.searchsorted(counted, clients).clamp(max=len(counted) - 1)
+    return torch.where(counted[place] == clients, counts[place], 0)
 
 
 def with_one_more(tally: Tensor, clients: Tensor) -> Tensor:
     """The tally after these clients took part once more."""
-    known, which = torch.unique(torch.cat([tally[0], clients]), return_inverse=True)
+    counted, which = torch.unique(torch.cat([tally[0], clients]), return_inverse=True)
     added = torch.cat([tally[1], torch.ones_like(clients)])
-    return torch.stack([known, torch.zeros_like(known).index_add(0, which, added)])
+    return torch.stack([counted, torch.zeros_like(counted).index_add(0, which, added)])

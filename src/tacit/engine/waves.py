@@ -1,4 +1,4 @@
-"""How a cohort is divided into waves, what one wave computes, and by which learner.
+"""How a cohort is divided into waves, and how a wave is trained.
 
 A wave is a few clients stacked in one set of tensors, small enough to stay in cache. The division depends only on the
 cohort and the model, never on the number of workers, so that sums are the same to the last bit.
@@ -64,7 +64,7 @@ class AutoLearner:
 
     @cached_property
     def fallback(self) -> FunctionalLearner | ReferenceLearner:
-        """For what the kernels do not support; chosen at its first use, since `torch.func` takes seconds to import."""
+        """The learner without kernels; chosen at its first use, since `torch.func` takes seconds to import."""
         if has_dropout(self.model) or has_batch_statistics(self.model) or is_slow_under_vmap(self.model):
             return ReferenceLearner(self.model, self.loss)
         functional = FunctionalLearner(self.model, self.loss)
@@ -124,21 +124,21 @@ class StackedClients:
         except TacitError:
             raise
         except (RuntimeError, ValueError, TypeError, IndexError, KeyError, AttributeError) as error:
-            whose = listed(map(self.population.label, self.clients.tolist()[:3]))
+            labels = listed(map(self.population.label, self.clients.tolist()[:3]))
             raise ModelError(
-                f"The model or the loss failed on a batch of {whose}{' and others' * (len(self.clients) > 3)}: "
+                f"The model or the loss failed on a batch of {labels}{' and others' * (len(self.clients) > 3)}: "
                 f"{type(error).__name__}: {first_line(error)}. Batches can have any size from one sample on."
             ) from error
 
     def clipped_sums(
         self, weights: Tensor, batches: Sequence[Tensor], clip: float, mask: Tensor | None
     ) -> list[ClippedSum]:
-        found, population = [], self.population
+        sums, population = [], self.population
         for row, (client, batch) in enumerate(zip(self.clients.tolist(), batches, strict=True)):
             (index, counts), own = population.samples_of(client, batch), weights if weights.dim() == 1 else weights[row]
             x, y = population.x[index], population.y[index]
-            found.append(self.learner.records.clipped_sum(own, x, y, clip, mask, counts))
-        return found
+            sums.append(self.learner.records.clipped_sum(own, x, y, clip, mask, counts))
+        return sums
 
     def perturbed_scores(self, weights: Tensor, perturbation: Perturbation) -> Tensor:
         pairs = zip(weights, self.clients.tolist(), strict=True)
@@ -169,8 +169,8 @@ def divide(cohort: Tensor, population: Population, owned: int, least: int, fewes
 def _wave_size(cohort: int, population: Population, owned: int, least: int, fewest: int) -> int:
     sample = population.x[0].numel() * population.x.element_size()
     samples = int(min(population.mean_size, 64))
-    held = owned * population.x.element_size() + sample * samples
-    fits = min(max(CACHE // held, least), LARGEST)
+    per_client = owned * population.x.element_size() + sample * samples
+    fits = min(max(CACHE // per_client, least), LARGEST)
     if owned * samples <= LIGHT:
         return fits
     return max(1, min(fits, -(-cohort // fewest)))

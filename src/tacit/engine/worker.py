@@ -66,7 +66,7 @@ class Worker:
     ) -> None:
         self.method, self.task, self.model, self.learner = method, task, model, learner
         self._origin = state, before
-        self.initial_memory = dict(state.memory)  # known to every worker process when it starts
+        self.initial_memory = dict(state.memory)  # every worker process starts with it
         self.layout, self.forward = Layout.of(model), evaluation_module(model)
         self.weights = shared(state.weights.numel(), state.weights).view(state.weights.shape)
         rows = 1 if method.streams else min(LARGEST, len(task.population))
@@ -74,12 +74,12 @@ class Worker:
         octets = torch.empty(0, dtype=torch.uint8, device=state.weights.device)
         self.slots = [shared(room, octets) for _ in range(slots)]
         self._memory = dict(state.memory)
-        self._client = ClientMemory(state.weights.clone(), before)  # all clients that this process plays keep the same
+        self._client = ClientMemory(state.weights.clone(), before)  # shared by all clients of this process
         self._view: tuple[int, Broadcast, View] | None = None  # of a round, by the round's index
         self._loaded = (-1, 0)  # the evaluation and the hypothesis whose weights the model holds
 
     def start(self, state: State, now: Round) -> tuple[Broadcast, View]:
-        """Start a round: give its weights to all workers, and return its broadcast and what clients make of it."""
+        """Start a round: give its weights to all workers, and return its broadcast and the clients' view of it."""
         self.weights.copy_(state.weights)
         return self._broadcast(replace(state, weights=self.weights), now)
 
@@ -123,7 +123,7 @@ class Worker:
         return Trained(wave_report, up, replace(part, total=part.total.to("meta")))
 
     def _broadcast(self, state: State, now: Round) -> tuple[Broadcast, View]:
-        """The round's broadcast and what clients make of it, once per process."""
+        """The round's broadcast and the clients' view of it, once per process."""
         if self._view is None or self._view[0] != now.index:
             sent = broadcast(self.method, state, now)
             parts = sent.sent(first=self._client.mask is None, wire_format=self.method.channel.down)

@@ -52,8 +52,8 @@ class Poisson(Sampler):
     """Poisson sampling: every client joins independently with probability `size / population`.
 
     Tight privacy amplification is proved for this sampling. A cohort has `size` clients on average and may be empty.
-    In a large population, how many join is drawn first and then who, which is the same distribution and takes time by
-    the cohort.
+    In a large population, the cohort's size is drawn first, then its clients: the same distribution, in time that
+    depends on the cohort only.
     """
 
     size: float

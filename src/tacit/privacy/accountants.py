@@ -1,8 +1,8 @@
 """Accountants compose releases into (ε, δ).
 
 `rdp-classic` is the moments accountant of the papers, `rdp` has the improved conversion, `pld` is tight and the default
-for claims. An accountant is a record of its assumptions; its composition is what it knows about the releases so far,
-and `Accounting` the composition of a run's rounds.
+for claims. An accountant states its assumptions; its composition describes the releases so far, and `Accounting` is the
+composition of a run's rounds.
 """
 
 import math
@@ -91,17 +91,17 @@ FAST_PLD = Pld(interval=1e-3)  # for runs: ten times faster, and ε at most a th
 
 def default_accountant(*releases: Release) -> Accountant:
     """The accountant for a run whose rounds have these releases: the tightest that can account for all of them."""
-    found = set(releases)
+    distinct = set(releases)
     proved = all(
         release.adjacency_under(Adjacency.ADD_OR_REMOVE) in release.adjacencies or not release.adjacencies
-        for release in found
+        for release in distinct
     )
     adjacency = Adjacency.ADD_OR_REMOVE if proved else Adjacency.ZERO_OUT
     fixed = any(
         release.amplification.kind == "fixed" and release.adjacency_under(adjacency) is not Adjacency.ADD_OR_REMOVE
-        for release in found
+        for release in distinct
     )
-    if fixed or any(isinstance(release.loss, Zcdp) for release in found):
+    if fixed or any(isinstance(release.loss, Zcdp) for release in distinct):
         return Rdp(adjacency)
     return FAST_PLD if proved else replace(FAST_PLD, adjacency=adjacency)
 
@@ -165,7 +165,7 @@ class PldComposition:
 
     @cached_property
     def _whole(self) -> dp_pld.PrivacyLossDistribution | None:
-        """Of all releases."""
+        """The distribution of all."""
         if not self.precision:
             return self.distribution
         noise = 1 / math.sqrt(self.precision)
@@ -255,17 +255,17 @@ class Accounting:
         return min(1.0, self.composition.delta(epsilon) + _delta_of_distance(self.distance, epsilon) + self.failure)
 
     def noise_error(self, delta: float) -> float:
-        """The part of δ that covers the distance between the noise that was drawn and the noise that is accounted.
+        """The part of δ that covers the distance between drawn and accounted noise.
 
-        If what is released is within η of what is composed, (ε, δ') becomes (ε, δ' + (1 + e^ε)·η). Computed with the ε
-        at δ/2, which is at least the ε at δ.
+        If the releases are within η of what is composed, (ε, δ') becomes (ε, δ' + (1 + e^ε)·η). Computed with the ε at
+        δ/2, which is at least the ε at δ.
         """
         return _delta_of_distance(self.distance, self.composition.epsilon(delta / 2)) if self.distance else 0.0
 
     def guarantee(self, delta: float, releases: Iterable[Release], adversary: str = RECIPIENTS) -> Guarantee:
-        """What is proved at this δ; `releases` are those of the rounds, of which the sampling is described."""
-        found = list(releases)
-        if not found:
+        """The guarantee at this δ; `releases`, those of the rounds, describe how cohorts were sampled."""
+        all_releases = list(releases)
+        if not all_releases:
             return Guarantee.none("no noise was added that an accountant could account for", rounds=self.rounds)
         epsilon = self.epsilon(delta)
         if math.isinf(epsilon):
@@ -277,9 +277,9 @@ class Accounting:
             failure=self.failure,
             rounds=self.rounds,
             adjacency=self.accountant.adjacency.value,
-            sampling=describe_stages(release.sampling for release in found),
-            amplified=any(release.amplification.rate < 1 for release in found),
-            full_rounds=sum(release.amplification.rate > release.sampling.rate for release in found),
+            sampling=describe_stages(release.sampling for release in all_releases),
+            amplified=any(release.amplification.rate < 1 for release in all_releases),
+            full_rounds=sum(release.amplification.rate > release.sampling.rate for release in all_releases),
             accountant=self.accountant.name,
             adversary=adversary,
         )

@@ -88,7 +88,7 @@ class CohortSampling:
 
 
 def _faster(accountant: Accountant) -> tuple[Accountant | None, float]:
-    """An accountant whose result is a good first guess, if there is one; and by which factor its noise may be off."""
+    """A faster accountant for a first guess, if there is one, and the factor by which its noise may be off."""
     if not isinstance(accountant, Pld):
         return None, 2.0
     if accountant.interval < FAST_PLD.interval:

@@ -1,9 +1,9 @@
 """Charging a run's rounds, for any unit: each is reserved before it is played, then fails, or is settled and released.
 
-What a round releases about clients depends only on the method and the population, so the number of rounds that the
-budget allows is known beforehand; a ledger that other runs charge too may end the run earlier. Within clients, batches
-are drawn by the clients, with secret coins, so that sampling amplifies against everybody, the server included. Who
-takes part is no secret there: sampling of clients amplifies nothing, and each client is charged for the rounds in which
+What a round releases about clients depends only on the method and the population, so the number of rounds within the
+budget is known in advance. A ledger that other runs charge too may end the run earlier. Within clients, batches are
+drawn by the clients, with secret coins, so that sampling amplifies against everybody, the server included.
+Participation is public there: sampling of clients amplifies nothing, and each client is charged for the rounds in which
 it takes part. Importing this module imports `dp_accounting`, which takes a second: runs without noise avoid it.
 """
 
@@ -61,7 +61,7 @@ class Reservation:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Charges:
-    """What a run was charged so far, for one unit of privacy.
+    """The charges of a run so far, for one unit of privacy.
 
     Attributes:
         method: the method that is run.
@@ -70,7 +70,7 @@ class Charges:
         rounds_allowed: the number of rounds that the method and its budget allow.
         ledger: the ledger to which they are charged, if any.
         run: the run's name in the ledger, from which its noise is derived.
-        retries: how many charged attempts beside one for each round the accounting includes.
+        retries: the number of charged attempts beyond one for each round.
         failed: how many of these were attempts at the next round.
         reserved: the round that was reserved last, until it failed or another one is reserved.
     """
@@ -122,12 +122,12 @@ class Charges:
 
     @property
     def unit(self) -> Unit:
-        """Whose privacy is charged."""
+        """The unit that is charged."""
         return self.units.unit
 
     @property
     def rounds(self) -> int:
-        """The rounds that were charged, each counted once, however many attempts it took."""
+        """The number of charged rounds, each counted once for all of its attempts."""
         return self.accounting.rounds - self.retries
 
     @property
@@ -149,11 +149,11 @@ class Charges:
     def reserve(self, key: str = "", cohort: Sequence[int] = ()) -> Self:
         """The charges with one more round of these clients, before any of its noise is drawn.
 
-        Attempts at the round with other keys, which the ledger knows from before a crash, remain charged.
+        Attempts with other keys, which the ledger recorded before a crash, remain charged.
 
         Args:
             key: the digest of the key from which the noise is drawn.
-            cohort: the clients that take part; of no matter where clients themselves are charged, who are all alike.
+            cohort: the clients that take part; irrelevant where clients themselves are charged, as all are alike.
 
         Raises:
             BudgetError: the round would exceed the run's budget, or the ledger's, for a unit of one of them. Nothing
@@ -201,7 +201,7 @@ class Charges:
     def fail(self) -> Self:
         """The charges after an attempt at the reserved round that released nothing, so that the round can be repeated.
 
-        The attempt remains charged: what clients sent is not taken back. The next one needs a new key.
+        The attempt remains charged: sent messages cannot be recalled. The next one needs a new key.
         """
         assert self.reserved is not None  # only a reserved round can fail
         return replace(self, retries=self.retries + 1, failed=self.reserved.failed + 1, reserved=None)
@@ -214,7 +214,7 @@ class Charges:
         self.ledger.release(self.reserved.entry, hashlib.sha256(weights.data).hexdigest())
 
     def guarantee(self, history: Sequence[Report] = ()) -> Guarantee:
-        """What is proved about every unit so far, and what is not; `history` shows how often each client took part."""
+        """The guarantee for every unit so far, and its limits; `history` shows how often each client took part."""
         price = self.method.terms.prices[Unit.RECORD if self.unit.within_client else Unit.CLIENT]
         if price.reason:
             nominal = f"Nominal ε = {self.epsilon:.4g} at δ = {self.delta:g}, as if that were proved."
@@ -227,7 +227,7 @@ class Charges:
         adversary = releases[0].adversary
         if self.unit.within_client:
             adversary = within_adversary(sums=adversary if self._in_sum else "")
-        found = replace(
+        guarantee = replace(
             self.accounting.of_worst(worst, self.delta).guarantee(self.delta, releases, adversary),
             epsilon=worst.epsilon,
             rounds=self.rounds,
@@ -239,11 +239,11 @@ class Charges:
             sampling=self._sampling(releases),
         ).excluding(*self._not_covered, releases[0].caveat)
         if self.unit.within_client or self.method.mechanism.requires != "only the sum":
-            return found
-        return self._against_server(found, releases, history)
+            return guarantee
+        return self._against_server(guarantee, releases, history)
 
     def _releases(self, client: int | None, history: Sequence[Report]) -> list[Release]:
-        """What was released about a unit of this client; about clients, in each round, as they took place."""
+        """The releases about a unit of this client; about clients, one for each round as it took place."""
         if client is not None:
             return list(self.accounting.released[client])
         turnouts: list[Turnout | None] = [report.turnout for report in history[: self.rounds]]
@@ -266,12 +266,12 @@ class Charges:
 
     @property
     def _in_sum(self) -> bool:
-        """Whether the noise for what is within clients is that of the sum over them."""
+        """Whether the noise for units within clients is that of their sum."""
         return self.unit.within_client and self.method.terms.record_bound is not None
 
     @property
     def _trusted_sum(self) -> str:
-        """Who is trusted to add up shares of noise that are real numbers; empty: nobody has to be."""
+        """Who is trusted to sum real-valued shares of noise; empty: nobody has to be."""
         channel = self.method.channel
         if channel.message_format.bits is not None:
             return ""
@@ -294,21 +294,21 @@ class Charges:
         )
 
     def _against_server(self, proved: Guarantee, releases: Sequence[Release], history: Sequence[Report]) -> Guarantee:
-        """The guarantee of noise that clients add, with the ε against a server, which knows who took part."""
-        found = proved.excluding(SHARES, DROPOUTS, self._trusted_sum)
+        """The guarantee of noise that clients add, with ε against a server that knows who took part."""
+        guarantee = proved.excluding(SHARES, DROPOUTS, self._trusted_sum)
         worst = _most_exposed(releases, history)
         if self.retries:  # nobody recorded who took part in them
             worst[releases[0].sampled(Sampling())] += self.retries
         if not worst or proved.epsilon is None or self.accounting.composed is None:
-            return found
+            return guarantee
         rounds = worst.total()
         epsilon = Accounting.of(self.accounting.composed.accountant).compose_all(worst, rounds).epsilon(self.delta)
         if epsilon <= proved.epsilon * (1 + 1e-6):  # sampling amplifies nothing, and ε holds against the server too
-            return found
-        return replace(found, server_epsilon=epsilon, server_rounds=rounds)
+            return guarantee
+        return replace(guarantee, server_epsilon=epsilon, server_rounds=rounds)
 
     def _check_proved(self, charge: Charge) -> None:
-        """Raise `BudgetError` if nothing is proved of this charge for the adjacency of the run, or of its ledger."""
+        """Raise `BudgetError` if this charge has no proof for the adjacency of the run, or of its ledger."""
         shared = () if self.ledger is None else (self.ledger.accounts[self.unit],)
         for adjacency in (each.adjacency for each in (self.accounting, *shared)):
             if any(adjacency not in release.adjacencies for release in charge.releases):
@@ -322,9 +322,9 @@ class Charges:
         if budget is not None and self.epsilon > budget.epsilon:
             worst = self.accounting.worst(self.delta)
             client = None if worst is None else worst.client
-            whose = "" if client is None else f" for the {self.unit}s of client {client}"
+            scope = "" if client is None else f" for the {self.unit}s of client {client}"
             raise BudgetError(
-                f"Round {self.rounds} would exceed the budget of {budget}{whose}{why}. Nothing was released."
+                f"Round {self.rounds} would exceed the budget of {budget}{scope}{why}. Nothing was released."
             )
 
 
@@ -340,10 +340,10 @@ def begin_charges(
 
     Args:
         method: what is run.
-        clients: how many there are.
+        clients: their number.
         within: the units within each of them; None: they are not known, and not charged.
         history: the rounds so far.
-        ledger: where they are charged, too.
+        ledger: a ledger to charge, too.
         run: the run's name there.
     """
     whole = ClientUnits.whole(clients)
@@ -352,15 +352,15 @@ def begin_charges(
 
 
 def _most_exposed(releases: Sequence[Release], history: Sequence[Report]) -> Counter[Release]:
-    """What was released of the client to whom the rounds in which it took part cost most, without amplification."""
-    found: dict[int, Counter[Release]] = defaultdict(Counter)
+    """The releases about the client whose rounds cost most, without amplification."""
+    by_client: dict[int, Counter[Release]] = defaultdict(Counter)
     for release, report in zip(releases, history, strict=False):
         unsampled = release.sampled(Sampling())
         for client in report.clients:
-            found[client][unsampled] += 1
-    return max(found.values(), key=_concentrated_loss, default=Counter[Release]())
+            by_client[client][unsampled] += 1
+    return max(by_client.values(), key=_concentrated_loss, default=Counter[Release]())
 
 
 def _concentrated_loss(counts: Counter[Release]) -> float:
-    """The ρ of zero-concentrated differential privacy of these releases, by which participants are compared."""
+    """The ρ of zero-concentrated differential privacy of these releases, for the comparison of clients."""
     return sum(count * (release.loss.rho + release.loss.xi) for release, count in counts.items())

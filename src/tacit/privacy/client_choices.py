@@ -1,8 +1,8 @@
-"""What is released about a record, or person, of which it is not known at which clients it is: the worst choice counts.
+"""Accounting of a record or person at unknown clients: the worst choice counts.
 
 A person is at several clients of a run, and a record of several runs at a client of each. Where choices are few, each
-is composed tightly. Otherwise the Rényi divergence of each group of clients is bounded, order by order, by that of the
-client for which it is largest there: whatever the choice is, its divergences are at most their sum.
+is composed tightly. Otherwise the Rényi divergence of each group of clients is bounded, order by order, by the largest
+among its clients: for every choice, the divergences are at most the sum of these bounds.
 """
 
 import math
@@ -29,7 +29,7 @@ Group = tuple[frozenset[Key], int]  # the clients of a run, and at how many of t
 
 
 def key_of(releases: Counter[Release]) -> Key:
-    """The releases as something that a set can hold."""
+    """The releases in hashable form."""
     return frozenset(releases.items())
 
 
@@ -89,15 +89,15 @@ def _bounded(groups: Sequence[Group]) -> Accounting:
 
 @lru_cache(maxsize=256)
 def _largest(clients: frozenset[Key], adjacency: Adjacency) -> Accounting:
-    """As if one client of a group had the largest divergence at each order, number of steps, and errors."""
+    """As if one client of a group had its largest divergence at each order, number of steps, and errors."""
     rdp = Rdp(adjacency)
-    found = [accounting_of(key, rdp) for key in clients]
+    accountings = [accounting_of(key, rdp) for key in clients]
     return Accounting(
         rdp,
-        replace(rdp.empty(), divergences=np.max([_divergences(each) for each in found], axis=0)),
-        rounds=max(each.rounds for each in found),
-        distance=max(each.distance for each in found),
-        failure=max(each.failure for each in found),
+        replace(rdp.empty(), divergences=np.max([_divergences(each) for each in accountings], axis=0)),
+        rounds=max(each.rounds for each in accountings),
+        distance=max(each.distance for each in accountings),
+        failure=max(each.failure for each in accountings),
     )
 
 
@@ -107,7 +107,7 @@ def _divergences(accounting: Accounting) -> npt.NDArray[np.float64]:
 
 
 def undominated(releases: Iterable[Counter[Release]]) -> Iterator[Counter[Release]]:
-    """Those that none of the others surely costs at least as much as; of equal ones, one."""
+    """The releases that no others dominate; of equal ones, one."""
     distinct = {key_of(each): each for each in releases}.values()
     kept: list[Counter[Release]] = []
     for each in sorted(distinct, key=_weight, reverse=True):  # what dominates has at least the weight
@@ -121,7 +121,7 @@ def _weight(releases: Counter[Release]) -> float:
 
 
 def _dominates(costlier: Counter[Release], other: Counter[Release]) -> bool:
-    """Whether the first surely costs at least as much: as many releases of each kind, at rates at least as high.
+    """Whether the first provably costs at least as much: as many releases of each kind, at rates at least as high.
 
     At rate q' < q, a release is that at rate q with probability q'/q, and otherwise what it is without the unit: by
     joint convexity it costs no more.
@@ -136,11 +136,11 @@ def _without_rate(release: Release) -> Release:
 
 def _rates(releases: Counter[Release], kind: Release) -> list[tuple[float, int]]:
     """The rates of this kind of release, descending, each with the number of releases at it or above."""
-    found = sorted(
+    counts = sorted(
         ((each.sampling.rate, n) for each, n in releases.items() if _without_rate(each) == kind), reverse=True
     )
-    return [(rate, total) for (rate, _), total in zip(found, accumulate(n for _, n in found), strict=True)]
+    return [(rate, total) for (rate, _), total in zip(counts, accumulate(n for _, n in counts), strict=True)]
 
 
 def _at_least(costlier: list[tuple[float, int]], other: list[tuple[float, int]]) -> bool:
-    return all(max((n for known, n in costlier if known >= rate), default=0) >= total for rate, total in other)
+    return all(max((n for each, n in costlier if each >= rate), default=0) >= total for rate, total in other)

@@ -1,7 +1,7 @@
-"""Random cohorts that are too small for the channel: how likely they are, and which methods are refused for it.
+"""Random cohorts that are too small for the channel: their probability, and the methods rejected for it.
 
 A round without enough clients is played as one without clients. If at least `least` clients other than a given one are
-drawn, the round is what its price says, whether that client is drawn or not; otherwise nothing is claimed. The
+drawn, the round is as its price declares, whether that client is drawn or not; otherwise nothing is claimed. The
 probability of the latter depends neither on data nor on that client, so it is added to δ as it is (joint convexity).
 """
 
@@ -50,5 +50,5 @@ def smallest_cohort(population: int, least: int, limit: float) -> int | None:
     def enough(size: int) -> bool:
         return failure(Sampling(kind="poisson", rate=size / population), population, least) <= limit
 
-    found = 1 + bisect_left(range(1, population), True, key=enough)
-    return found if found < population else None
+    smallest = 1 + bisect_left(range(1, population), True, key=enough)
+    return smallest if smallest < population else None

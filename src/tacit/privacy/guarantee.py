@@ -43,7 +43,7 @@ class _Claim(ABC):
         return not self.reason
 
     def excluding(self, *sentences: str) -> Self:
-        """The same guarantee with more that it does not cover, as sentences; empty ones are left out."""
+        """The same guarantee with further limits, as sentences; empty ones are left out."""
         return replace(self, not_covered=(*self.not_covered, *filter(None, sentences)))
 
     def to_json(self) -> dict[str, object]:
@@ -73,9 +73,9 @@ class Guarantee(_Claim):
         rounds: the number of rounds it covers.
         retries: how many further attempts at them ε includes.
         unit: whose presence is protected. Guarantees for different units are never added.
-        worst_client: of records or persons, the client whose are least protected: ε is theirs; None: of clients.
-        steps: of records or persons, how many steps with noise that client took.
-        copies: of persons, at how many clients one has records, at most: ε is of all of them together.
+        worst_client: for records or persons, the client whose are least protected: ε is theirs; None: for clients.
+        steps: for records or persons, that client's number of noisy steps.
+        copies: for persons, the most clients at which one has records: ε covers all of them together.
         adjacency: which pairs of populations count as neighbours.
         sampling: how cohorts were drawn.
         amplified: whether ε relies on the adversary not knowing who took part.
@@ -84,7 +84,7 @@ class Guarantee(_Claim):
         accountant: the accountant that computed ε.
         adversary: against whom the unit is protected.
         server_epsilon: ε at the same δ against a server that knows who took part, for the client that took part most
-            often; None if the server is trusted, or no better protected against than anyone else.
+            often; None if the server is trusted, or if ε holds against it, too.
         server_rounds: in how many rounds that client took part.
         honest_clients: how many honest clients must have added noise, if clients add it; None: not stated.
         not_covered: what ε does not cover, as sentences.

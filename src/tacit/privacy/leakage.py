@@ -95,8 +95,8 @@ class LeakageAccounting:
         return all(self.leaked(client) + self.per_round > tolerated for client in range(self.population))
 
     def guarantee(self, *, early_stopping: bool = False) -> LeakageGuarantee:
-        """What is proved; `early_stopping`: whether held-out clients decided when training stopped."""
-        found = LeakageGuarantee(
+        """The guarantee; `early_stopping`: whether held-out clients decided when training stopped."""
+        guarantee = LeakageGuarantee(
             leakage=self.maximum,
             per_round=self.per_round,
             radius=None if self.unproved else self.radius,
@@ -104,7 +104,7 @@ class LeakageAccounting:
             adversary=self.adversary,
             reason=self.unproved,
         )
-        return found.excluding(
+        return guarantee.excluding(
             "A radius or noise level that was tuned on the same data is not accounted for.",
             PUBLIC_POPULATION.format(population=self.population),
             "Noise is sampled in floating point; the proof does not consider its rounding.",

@@ -1,4 +1,4 @@
-"""The privacy ledger: what was charged for one population, in a file that survives crashes.
+"""The privacy ledger: the charges for one population, in a file that survives crashes.
 
 A round is reserved before any noise is drawn, and what is reserved is used: there are no refunds, because a failure can
 depend on the data. After the model is released, its digest is recorded. Every row contains the hash of the previous
@@ -90,12 +90,12 @@ class LedgerEntry:
 
     @property
     def number(self) -> "EntryNumber":
-        """What it is known by in the ledger."""
+        """Its identifier in the ledger."""
         return self.run, self.round, self.attempt, self.unit
 
     @property
     def charge(self) -> Charge:
-        """What it releases about its unit."""
+        """The charge for its unit."""
         return charge_from_json(json.loads(self.event), self.unit)
 
 
@@ -134,7 +134,7 @@ class Ledger:
         self.path, self._file = file.path, file
         self._entries: dict[EntryNumber, LedgerEntry] = {}
         self._first_events: dict[EntryNumber, str] = {}  # the event with which an attempt was first reserved
-        self._keys: dict[str, tuple[str, int]] = {}  # of which run and round each key is
+        self._keys: dict[str, tuple[str, int]] = {}  # the run and the round of each key
 
     @classmethod
     def open(cls, path: Path, budget: Budget | None = None, accountant: Accountant | None = None) -> Self:
@@ -176,7 +176,7 @@ class Ledger:
 
     @property
     def head(self) -> LedgerHead:
-        """The last row, which whoever stores it can use to notice that the ledger was rolled back."""
+        """The last row; with a copy of it, a rollback of the ledger can be detected."""
         return self._file.head
 
     @property
@@ -227,14 +227,14 @@ class Ledger:
         unit = charge.unit
         self._check_within(unit)
         earlier = self.attempts(run, round, unit)
-        known = next((each for each in earlier if each.key == key), None)
-        attempt = known.attempt if known else len(earlier) + 1
+        reserved = next((each for each in earlier if each.key == key), None)
+        attempt = reserved.attempt if reserved else len(earlier) + 1
         entry = LedgerEntry(run, round, canonical(charge_to_json(charge)), label, key=key, attempt=attempt, unit=unit)
         self._check_key(entry)
-        if known is None:
+        if reserved is None:
             return self._charge(entry, self.accounts.compose(run, charge))
-        self._check_same(known, entry)
-        return known
+        self._check_same(reserved, entry)
+        return reserved
 
     def attempts(self, run: str, round: int, unit: Unit = Unit.CLIENT) -> tuple[LedgerEntry, ...]:  # noqa: A002
         """All attempts at a round, in the order of their reservation."""
@@ -251,13 +251,13 @@ class Ledger:
             LedgerError: the round was already released.
             StorageError: the charge could not be written. Nothing may be released.
         """
-        known = self._entries[entry.number]
-        increased = replace(known, event=canonical(charge_to_json(charge)))
-        if known.digest is not None:
-            self._check_same(known, increased)
+        reserved = self._entries[entry.number]
+        increased = replace(reserved, event=canonical(charge_to_json(charge)))
+        if reserved.digest is not None:
+            self._check_same(reserved, increased)
         after = self._account({**self._entries, entry.number: increased}.values())
         if not after.costs_more(self.accounts, entry.run, entry.unit, self.budget.delta):
-            return known
+            return reserved
         return self._charge(increased, after)
 
     def _charge(self, entry: LedgerEntry, after: LedgerAccounts) -> LedgerEntry:
@@ -275,16 +275,16 @@ class Ledger:
 
     def release(self, entry: LedgerEntry, digest: str) -> LedgerEntry:
         """Mark a reserved round as released, with the digest of what was released. Idempotent."""
-        known = self._entries.get(entry.number)
-        if known is None:
+        reserved = self._entries.get(entry.number)
+        if reserved is None:
             raise LedgerError(f"Round {entry.round} of {entry.run} was never reserved in {self.path}.")
-        if known.digest not in (None, digest):
+        if reserved.digest not in (None, digest):
             raise LedgerError(
                 f"Round {entry.round} of {entry.run} was already released with other content. "
                 "A second release needs its own charge: start a new run."
             )
-        marked = replace(known, digest=digest)
-        if known.digest is None:
+        marked = replace(reserved, digest=digest)
+        if reserved.digest is None:
             number = {"run": entry.run, "round": entry.round, "attempt": entry.attempt, "unit": entry.unit.value}
             self._file.append({"kind": "release", **number, "digest": digest})
             self._entries[entry.number] = marked
@@ -355,9 +355,9 @@ class Ledger:
 
     def _check_within(self, unit: Unit) -> None:
         """Raise `LedgerError` if records are to be charged where persons were, or persons where records were."""
-        known = {entry.unit for entry in self.entries if entry.unit.within_client} - {unit}
-        if unit.within_client and known:
-            (other,) = known
+        others = {entry.unit for entry in self.entries if entry.unit.within_client} - {unit}
+        if unit.within_client and others:
+            (other,) = others
             raise LedgerError(
                 f"{self.path} has charges for {other}s, and this run would charge {unit}s: each account would miss "
                 f"what the other released. Use a ledger of runs that protect {unit}s, or give all runs the same "
@@ -369,21 +369,21 @@ class Ledger:
             raise LedgerError(
                 f"{self.path} has a budget of {self.budget}, not of {budget}. A ledger has only one budget."
             )
-        mine = self._accountant
-        if accountant is not None and (accountant.name, accountant.adjacency) != (mine.name, mine.adjacency):
+        own = self._accountant
+        if accountant is not None and (accountant.name, accountant.adjacency) != (own.name, own.adjacency):
             raise LedgerError(
-                f"{self.path} uses accountant {mine.name} for {mine.adjacency}, "
+                f"{self.path} uses accountant {own.name} for {own.adjacency}, "
                 f"not {accountant.name} for {accountant.adjacency}."
             )
 
     def _refusal(self, entry: LedgerEntry, unit: Unit) -> str:
-        used = self.accounts[unit].epsilon(self.budget.delta)
+        epsilon = self.accounts[unit].epsilon(self.budget.delta)
         rounds = len({each.number[:3] for each in self.entries if unit.within_client or each.unit is unit})
-        whose = "" if self.accounts.units == (Unit.CLIENT,) == (entry.unit,) else f" for a {unit}"
+        scope = "" if self.accounts.units == (Unit.CLIENT,) == (entry.unit,) else f" for a {unit}"
         of_clients = unit.within_client and (not entry.unit.within_client or self.accounts.counts_clients_within)
         too = f"; what runs that protect clients release counts for a {unit}, too, at twice its distance" * of_clients
         return (
-            f"Round {entry.round} of {entry.run} would exceed the budget of {self.budget}{whose}: ε = {used:.4g} is "
+            f"Round {entry.round} of {entry.run} would exceed the budget of {self.budget}{scope}: ε = {epsilon:.4g} is "
             f"already used, by {rounds} rounds{too}. Nothing was released."
         )
 

@@ -46,28 +46,28 @@ class LedgerAccounts:
     @classmethod
     def of(cls, accountant: Accountant, charges: Iterable[tuple[str, Charge]]) -> Self:
         """The accounts of these rounds, each with the name of its run."""
-        found, of_clients = cls(UnitAccounting(Unit.CLIENT)), list[Charge]()
+        accounts, of_clients = cls(UnitAccounting(Unit.CLIENT)), list[Charge]()
         for run, charge in charges:
-            found = found._with(run, charge)
+            accounts = accounts._with(run, charge)
             of_clients += [] if charge.unit.within_client else [charge]
-        return replace(found, clients=UnitAccounting.of(Unit.CLIENT, of_clients, accountant))
+        return replace(accounts, clients=UnitAccounting.of(Unit.CLIENT, of_clients, accountant))
 
     def compose(self, run: str, charge: Charge) -> Self:
         """The accounts with one more round of this run."""
-        found = self._with(run, charge)
-        return found if charge.unit.within_client else replace(found, clients=self.clients.compose(charge))
+        accounts = self._with(run, charge)
+        return accounts if charge.unit.within_client else replace(accounts, clients=self.clients.compose(charge))
 
     def _with(self, run: str, charge: Charge) -> Self:
         """With one more round in the account of its run."""
         account = self.runs.get(run, {})
         composed = account.get(charge.unit, UnitAccounting(charge.unit)).compose(charge)
-        found = replace(self, runs={**self.runs, run: {**account, charge.unit: composed}})
+        accounts = replace(self, runs={**self.runs, run: {**account, charge.unit: composed}})
         if not charge.unit.within_client:
-            return found
-        return replace(found, within=charge.unit, copies=max(self.copies, charge.copies))
+            return accounts
+        return replace(accounts, within=charge.unit, copies=max(self.copies, charge.copies))
 
     def __getitem__(self, unit: Unit) -> UnitAccounting:
-        """What was charged to this unit; of clients, only by the runs that charge them."""
+        """The charges to this unit; for clients, only by the runs that charge them."""
         return self._within if unit.within_client else self.clients
 
     @cached_property
@@ -81,9 +81,9 @@ class LedgerAccounts:
     def _of_run(self, run: str) -> UnitAccounting:
         """What a run released about a record or person of each of its clients; at `copies`, if it charges clients."""
         account = self.runs[run]
-        found = next((each for unit, each in account.items() if unit.within_client), None)
-        if found is not None:
-            return found
+        within_clients = next((each for unit, each in account.items() if unit.within_client), None)
+        if within_clients is not None:
+            return within_clients
         of_clients = account[Unit.CLIENT]
         counts = of_clients.released[ANYONE].items()
         releases = Counter({each.at_clients(self.copies).within_client(): times for each, times in counts})
@@ -91,12 +91,12 @@ class LedgerAccounts:
 
     @property
     def counts_clients_within(self) -> bool:
-        """Whether what some run releases about clients counts for what is within them."""
+        """Whether a run's releases about clients count for the units within them."""
         return any(set(account) == {Unit.CLIENT} for account in self.runs.values())
 
     @property
     def units(self) -> tuple[Unit, ...]:
-        """Whom runs charge: each has an account that a budget applies to."""
+        """The units that runs charge: each has an account within the budget."""
         charged = {unit for account in self.runs.values() for unit in account}
         return tuple(unit for unit in Unit if unit in charged)
 
@@ -108,5 +108,5 @@ class LedgerAccounts:
 
     def costs_more(self, other: Self, run: str, unit: Unit, delta: float) -> bool:
         """Whether anybody's ε of this unit is larger than in other accounts, of which only this run differs."""
-        mine, its = ((each._of_run(run) if unit.within_client else each.clients) for each in (self, other))
-        return mine.costs_more(its, delta)
+        own, its = ((each._of_run(run) if unit.within_client else each.clients) for each in (self, other))
+        return own.costs_more(its, delta)

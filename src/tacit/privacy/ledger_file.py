@@ -43,7 +43,7 @@ class LedgerFile:
 
     @property
     def hashes(self) -> list[str]:
-        """Those of the rows that were read or written, in order."""
+        """The hashes of the rows read or written, in order."""
         return [each.hex() for each in self._chain.hashes]
 
     @property
@@ -106,14 +106,14 @@ class LedgerFile:
             raise _translate(error, self.path) from error
 
     def tampered(self, what: str) -> LedgerError:
-        """What to raise for a file that was changed."""
+        """The error for a file that was changed."""
         return LedgerError(_CHANGED.format(path=self.path, what=what))
 
 
 def _connect(path: Path) -> sqlite3.Connection:
     """A connection with an exclusive lock, which ends with this process and is not inherited."""
     connection: sqlite3.Connection | None = None
-    with suppress(OSError):  # of which SQLite reports better
+    with suppress(OSError):  # SQLite reports these better
         files.touch_private(path)
         if path.stat().st_size > MAX_LEDGER_BYTES:
             raise LedgerError(

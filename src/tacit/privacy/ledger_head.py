@@ -1,4 +1,4 @@
-"""The head of a ledger, stored outside of it, by which a rolled-back ledger is noticed; and what a ledger has used.
+"""The head of a ledger, stored outside of it, to detect a rolled-back ledger; and the use of its budget.
 
 The hash chain of a ledger shows that no row was changed, but an older copy of the file is a valid chain, too: charges
 that were made since would be forgotten, and the budget spent twice. Its head is therefore noted in two places: in a
@@ -64,8 +64,8 @@ class LedgerUse:
 
     Attributes:
         path: the ledger's file.
-        epsilons: the ε of every unit that was charged, over all reserved rounds, at the budget's δ; None: of clients,
-            if some run protects only what is within them.
+        epsilons: the ε of every unit that was charged, over all reserved rounds, at the budget's δ; None: for clients,
+            if a run protects only units within them.
         budget: the budget of all runs together.
         rounds: the number of reserved rounds.
         runs: the number of runs that reserved them.
@@ -79,9 +79,9 @@ class LedgerUse:
 
     def __str__(self) -> str:
         limit = f"{self.budget.epsilon:g} at δ = {self.budget.delta:g}"
-        known = {unit: epsilon for unit, epsilon in self.epsilons.items() if epsilon is not None}
-        whose = {unit: "" if [*self.epsilons] == [Unit.CLIENT] else f" for every {unit}" for unit in known}
-        used = [f"ε = {epsilon:.4g} of {limit}{whose[unit]}" for unit, epsilon in known.items()]
+        epsilons = {unit: epsilon for unit, epsilon in self.epsilons.items() if epsilon is not None}
+        scopes = {unit: "" if [*self.epsilons] == [Unit.CLIENT] else f" for every {unit}" for unit in epsilons}
+        used = [f"ε = {epsilon:.4g} of {limit}{scopes[unit]}" for unit, epsilon in epsilons.items()]
         return (
             f"Ledger {self.path}: {' and '.join(used) or f'ε = 0 of {limit}'} is used by all runs together "
             f"({plural(self.runs, 'run')}, {plural(self.rounds, 'round')})."

@@ -1,4 +1,4 @@
-"""What a method's rounds release about each unit, before they are played: charges, allowed rounds, and noise to add."""
+"""Planning of a method's rounds for each unit: their charges, the rounds that a budget allows, and the noise."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -18,13 +18,13 @@ from tacit.privacy.cohorts import check_cohorts, failure
 from tacit.privacy.unit_accounting import Charge, UnitAccounting
 
 _T = TypeVar("_T")
-UNLIKELY = 0.01  # with which some client takes part more often than its noise is calibrated for
+UNLIKELY = 0.01  # that some client takes part more often than its noise is calibrated for
 
 
 def charge_of(
     method: Method, units: ClientUnits, index: int, cohort: Sequence[int], turnout: Turnout | None = None
 ) -> Charge:
-    """What round `index` of these clients releases about their units: as planned, or for the turnout that it had.
+    """The charge of round `index` for the units of these clients: as planned, or for its actual turnout.
 
     Raises:
         BudgetError: it has no noise at all. Methods without noise are not charged, so no honest client delivered any.
@@ -33,8 +33,8 @@ def charge_of(
         release = release_of(method, len(units.sizes), index, turnout)
         return Charge.of_clients(_noisy(release, index))
     sizes = {units.sizes[client] for client in cohort}
-    known = {size: method.terms.price(units.unit, samples=size, turnout=turnout) for size in sizes}
-    prices = {size: _noisy(None if price is None else price.accounted, index) for size, price in known.items()}
+    unit_prices = {size: method.terms.price(units.unit, samples=size, turnout=turnout) for size in sizes}
+    prices = {size: _noisy(None if price is None else price.accounted, index) for size, price in unit_prices.items()}
     clients = {client: prices[units.sizes[client]] for client in cohort}
     return Charge(units.unit, clients, units.copies, summed=method.terms.record_bound is not None)
 
@@ -46,17 +46,17 @@ def _noisy(found: _T | None, index: int) -> _T:
 
 
 def release_of(method: Method, population: int, index: int, turnout: Turnout | None = None) -> Release | None:
-    """What round `index` releases about a client, proved or nominal: as planned, or for the turnout that it had.
+    """The release of round `index` about a client, proved or nominal: as planned, or for its actual turnout.
 
     None: there is nothing to account for in (ε, δ).
     """
-    found = _release(method, index, turnout)
-    if found is None:
+    release = _release(method, index, turnout)
+    if release is None:
         return None
     if turnout is not None and not _same_without_one(method, index, turnout):
-        found = replace(found, constant=False)
+        release = replace(release, constant=False)
     sampling = method.sampler.sampling(population, index)
-    return replace(found, sampling=sampling, failure=failure(sampling, population, method.channel.min_cohort))
+    return replace(release, sampling=sampling, failure=failure(sampling, population, method.channel.min_cohort))
 
 
 def _release(method: Method, index: int, turnout: Turnout | None) -> Release | None:
@@ -92,27 +92,27 @@ def accountant_for(method: Method, population: int) -> Accountant:
 def rounds_allowed(method: Method, units: ClientUnits) -> int:
     """The number of rounds of the method, or as many of them as its budget allows.
 
-    Within clients, how often a client takes part in random cohorts is not known before: such a run stops before the
-    round that would exceed the budget for one of its clients.
+    Within clients, participation in random cohorts is not known in advance: such a run stops before the round that
+    would exceed the budget for one of its clients.
     """
     budget, clients = method.budget, len(units.sizes)
     random = any(method.sampler.sampling(clients, index).rate < 1 for index in range(method.rounds))
     if budget is None or (units.unit.within_client and random):
         return method.rounds
-    found, advice = method.rounds, "use more noise, smaller batches or fewer local steps"
+    rounds, advice = method.rounds, "use more noise, smaller batches or fewer local steps"
     tight = accountant_of(method, units)
     if tight is not None:
-        found, advice = 1, "use more noise or smaller cohorts"
+        rounds, advice = 1, "use more noise or smaller cohorts"
     for accountant in (tight,) if tight is None else (Rdp(tight.adjacency), tight):  # the fast one gives a first guess
-        found = max_rounds(partial(_fits, method, units, accountant), max(found, 1))
-    expect(found >= 1, f"a budget of {budget} that allows a round", f"Not even the first round fits: {advice}.")
-    return found
+        rounds = max_rounds(partial(_fits, method, units, accountant), max(rounds, 1))
+    expect(rounds >= 1, f"a budget of {budget} that allows a round", f"Not even the first round fits: {advice}.")
+    return rounds
 
 
 def _fits(method: Method, units: ClientUnits, accountant: Accountant | None, rounds: int) -> bool:
     """Whether this many rounds are within the method's and within its budget."""
     budget = method.budget
-    assert budget is not None  # without one, nobody asks
+    assert budget is not None  # `rounds_allowed` checked
     if rounds > method.rounds:
         return False
     if accountant is None:
@@ -122,12 +122,12 @@ def _fits(method: Method, units: ClientUnits, accountant: Accountant | None, rou
 
 
 def _releases(method: Method, population: int, rounds: int) -> Iterator[Release]:
-    """What each of the first rounds releases about a client."""
+    """The release of each of the first rounds about a client."""
     return (_noisy(release_of(method, population, index), index) for index in range(rounds))
 
 
 def _after(method: Method, units: ClientUnits, rounds: int) -> UnitAccounting:
-    """Of units within clients: the accounting after this many rounds in which every client takes part."""
+    """For units within clients: the accounting after this many rounds in which every client takes part."""
     once = UnitAccounting(units.unit).compose(charge_of(method, units, 0, range(len(units.sizes))))
     released = {
         client: Counter({release: times * rounds for release, times in each.items()})
@@ -138,15 +138,15 @@ def _after(method: Method, units: ClientUnits, rounds: int) -> UnitAccounting:
 
 @cache
 def calibrate(method: Method, units: ClientUnits) -> Method:
-    """The method with the noise that its budget needs for these units, of the worst client, in all of its rounds."""
+    """The method with the noise that its budget requires in all rounds, for the units of the worst client."""
     budget, unit = method.budget, units.unit
     assert budget is not None  # or the method could not have been composed
     if unit.within_client:
-        often = planned_participations(method, len(units.sizes))
-        start = _noise_within(budget, method, units, often)
+        participations = planned_participations(method, len(units.sizes))
+        start = _noise_within(budget, method, units, participations)
 
         def epsilon(noise: float) -> float:
-            return _after(method.with_noise_multiplier(noise, unit), units, often).epsilon(budget.delta)
+            return _after(method.with_noise_multiplier(noise, unit), units, participations).epsilon(budget.delta)
 
     else:
         population = len(units.sizes)
@@ -166,7 +166,7 @@ def calibrate(method: Method, units: ClientUnits) -> Method:
 
 
 def planned_participations(method: Method, population: int) -> int:
-    """In how many rounds a client takes part, except with probability 0.01, in which some client does more often."""
+    """The most rounds in which any client takes part, except with probability 0.01."""
     rates = [method.sampler.sampling(population, index).rate for index in range(method.rounds)]
     fixed, random = sum(rate == 1 for rate in rates), [rate for rate in rates if rate < 1]
     if not random:
@@ -179,10 +179,10 @@ def _noise_within(budget: Budget, method: Method, units: ClientUnits, often: int
 
     @cache
     def fast(noise: float) -> float:
-        found = _after(
+        accounting = _after(
             method.with_noise_multiplier(noise, units.unit), _some(units, min(units.sizes), max(units.sizes)), often
         )
-        composed = (Accounting.of(Rdp()).compose_all(each, 1) for each in found.released.values())
+        composed = (Accounting.of(Rdp()).compose_all(each, 1) for each in accounting.released.values())
         return max(each.epsilon(budget.delta) for each in composed) - budget.epsilon
 
     start = float(brentq(fast, *bracket(fast, 1.0, 2.0), rtol=1e-3))
@@ -193,8 +193,8 @@ def _noise_within(budget: Budget, method: Method, units: ClientUnits, often: int
 
     @cache
     def tight(noise: float) -> float:
-        found = _after(method.with_noise_multiplier(noise, units.unit), _some(units, size), often)
-        return found.epsilon(budget.delta) - budget.epsilon
+        accounting = _after(method.with_noise_multiplier(noise, units.unit), _some(units, size), often)
+        return accounting.epsilon(budget.delta) - budget.epsilon
 
     return float(brentq(tight, *bracket(tight, start, 1.1), rtol=1e-5))
 

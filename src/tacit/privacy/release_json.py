@@ -11,7 +11,7 @@ from tacit.errors import UserError
 from tacit.privacy.unit_accounting import ANYONE, Charge
 
 _Count = Annotated[int, Meta(ge=1)]
-_USUAL = {"constant": True, "failure": 0.0}  # values that most releases have, and that are left out
+_USUAL = {"constant": True, "failure": 0.0}  # usual values, which are left out
 
 
 class _Gaussian(Struct, tag_field="kind", tag="gaussian"):
@@ -94,12 +94,12 @@ def charge_from_json(data: Any, unit: Unit) -> Charge:
     """The charge for this unit that `charge_to_json` described; raises `UserError` for anything else."""
     clients: dict[int, Repeated] = {}
     try:
-        found = msgspec.convert(data, _Charge)
-        if found.kind != f"{unit}s":
-            raise ValueError(found.kind)
-        for group in found.groups:
+        charge = msgspec.convert(data, _Charge)
+        if charge.kind != f"{unit}s":
+            raise ValueError(charge.kind)
+        for group in charge.groups:
             clients |= dict.fromkeys(group.clients, Repeated(group.event.read(), group.count))
-        return Charge(unit, clients, found.copies, found.summed)
+        return Charge(unit, clients, charge.copies, charge.summed)
     except (ValueError, msgspec.ValidationError) as error:
         raise _refused(f"a charge for {unit}s", data) from error
 

@@ -86,8 +86,8 @@ def _zcdp(loss: Zcdp, rate: float, orders: Sequence[float], *, replaces: bool) -
     highest = alpha.max() * (2 if replaces else 1)
     whole: Array = loss.rho * np.arange(2.0, highest + 1) + loss.xi
     bounds = whole if rate == 1 else amplified(whole, rate)
-    found: Array = (removed_and_added(bounds) if replaces else bounds)[alpha - 2]
-    return found
+    at_orders: Array = (removed_and_added(bounds) if replaces else bounds)[alpha - 2]
+    return at_orders
 
 
 def removed_and_added(divergences: Array) -> Array:

@@ -1,4 +1,4 @@
-"""The privacy accounting of a unit: for every client, what was released about any one of its units.
+"""The privacy accounting of a unit: for every client, the releases about any one of its units.
 
 About clients themselves, a round releases the same, whoever they are: there is one entry for anyone, composed round by
 round by one accountant. Within clients, each differs in the number of its units, and so in the rate at which a batch
@@ -23,13 +23,13 @@ ANYONE = -1  # in place of a client's number: what is released about clients is 
 
 @dataclass(frozen=True)
 class Charge:
-    """What a round releases about a unit of each client that takes part in it, by the client's number.
+    """The releases of a round about a unit of each participating client, by the client's number.
 
     Attributes:
-        unit: about what: clients, or what batches draw within them.
+        unit: clients, or what batches draw within them.
         clients: what is released, and how often; for clients themselves, about `ANYONE`.
-        copies: at how many of the clients one unit is, at most.
-        summed: whether clients have one noise, that of their sum, and not each its own.
+        copies: the most clients at which one unit is.
+        summed: whether the noise is that of the clients' sum, not each client's own.
     """
 
     unit: Unit
@@ -84,7 +84,7 @@ class UnitAccounting:
         unit: about what.
         released: what was released about a unit of each client, and how often.
         rounds: the number of rounds.
-        copies: at how many clients one unit may be.
+        copies: the most clients at which one unit is.
         others: the accountings of other runs, whose clients need not be these.
         composed: what was released about anyone, composed by one accountant; None: by the tightest, for each client.
 
@@ -108,21 +108,21 @@ class UnitAccounting:
     @classmethod
     def of(cls, unit: Unit, charges: Iterable[Charge] = (), accountant: Accountant | None = None) -> Self:
         """The accounting of rounds with these charges; with an accountant for all, equal ones are composed at once."""
-        found = cls(unit)
+        accounting = cls(unit)
         for charge in charges:
-            found = found._with(charge)
+            accounting = accounting._with(charge)
         if accountant is None:
-            return found
-        releases = found.released.get(ANYONE, Counter[Release]())
-        return replace(found, composed=Accounting.of(accountant).compose_all(releases, found.rounds))
+            return accounting
+        releases = accounting.released.get(ANYONE, Counter[Release]())
+        return replace(accounting, composed=Accounting.of(accountant).compose_all(releases, accounting.rounds))
 
     def compose(self, charge: Charge) -> Self:
         """The accounting with one more round."""
-        found = self._with(charge)
+        accounting = self._with(charge)
         if self.composed is None:
-            return found
+            return accounting
         repeated = charge.clients[ANYONE]
-        return replace(found, composed=self.composed.compose_all({repeated.release: repeated.times}, 1))
+        return replace(accounting, composed=self.composed.compose_all({repeated.release: repeated.times}, 1))
 
     def _with(self, charge: Charge) -> Self:
         expect(charge.unit is self.unit, f"a charge for {self.unit}s, got one for {charge.unit}s")
@@ -149,15 +149,15 @@ class UnitAccounting:
             return self._worst_of_several(delta, fine=fine)
         groups = {key_of(releases): client for client, releases in sorted(self.released.items(), reverse=True)}
         bounds = {key: _epsilon(key, "bound", delta) for key in groups}
-        found: tuple[float, Key] | None = None
+        worst: tuple[float, Key] | None = None
         for key in sorted(groups, key=lambda each: -bounds[each]):
-            if found is not None and bounds[key] <= found[0]:
+            if worst is not None and bounds[key] <= worst[0]:
                 break
             tight = min(bounds[key], _epsilon(key, "fine" if fine else "fast", delta))
-            found = max(found or (-1.0, key), (tight, key), key=lambda each: each[0])
-        if found is None:
+            worst = max(worst or (-1.0, key), (tight, key), key=lambda each: each[0])
+        if worst is None:
             return None
-        return Exposure(groups[found[1]], found[0], sum(count for _, count in found[1]))
+        return Exposure(groups[worst[1]], worst[0], sum(count for _, count in worst[1]))
 
     def epsilon(self, delta: float) -> float:
         """The ε at this δ of every unit of every client; infinite if nothing is proved."""
@@ -167,13 +167,13 @@ class UnitAccounting:
     def costs_more(self, other: Self, delta: float) -> bool:
         """Whether the ε at this δ of some client's units is larger than in another accounting.
 
-        The largest ε may be the same: it can be that of a client about which both know the same.
+        The largest ε may be the same: it can be that of a client with equal releases in both.
         """
         if self.composed is not None:
             return self.epsilon(delta) > other.epsilon(delta)
-        theirs = {client: key_of(other.released.get(client, Counter())) for client in self.released}
-        pairs = {(key_of(releases), theirs[client]) for client, releases in self.released.items()}
-        return any(_epsilon(mine, "fast", delta) > _epsilon(its, "fast", delta) for mine, its in pairs if mine != its)
+        keys = {client: key_of(other.released.get(client, Counter())) for client in self.released}
+        pairs = {(key_of(releases), keys[client]) for client, releases in self.released.items()}
+        return any(_epsilon(own, "fast", delta) > _epsilon(its, "fast", delta) for own, its in pairs if own != its)
 
     def of_client(self, client: int) -> Accounting:
         """The accounting of one client's units, for those that are at no other one."""
@@ -193,12 +193,12 @@ class UnitAccounting:
         return self.copies == 1 and not self.others
 
     def _worst_of_several(self, delta: float, *, fine: bool) -> Exposure | None:
-        """What is worst for one that is at several clients; it names the client whose are least protected alone."""
+        """The worst exposure of a unit at several clients; it names the client that is worst alone."""
         alone = replace(self, copies=1, others=()).worst(delta)
-        found = self._choice(delta, fine=fine)
-        if found.rounds == 0:
+        accounting = self._choice(delta, fine=fine)
+        if accounting.rounds == 0:
             return None
-        return Exposure(0 if alone is None else alone.client, found.epsilon(delta), found.rounds)
+        return Exposure(0 if alone is None else alone.client, accounting.epsilon(delta), accounting.rounds)
 
     def _choice(self, delta: float, *, fine: bool) -> Accounting:
         groups = tuple((frozenset(map(key_of, each.released.values())), each.copies) for each in (self, *self.others))

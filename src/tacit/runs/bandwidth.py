@@ -16,8 +16,8 @@ class Bandwidth:
     """Bytes per client: a fold over reports, which contain the lengths of the frames on the wire.
 
     Attributes:
-        sent: bytes that each client sent to the server; clients that never took part are not listed.
-        received: bytes that each client received from the server.
+        sent: bytes from each client to the server; clients that never took part are not listed.
+        received: bytes from the server to each client.
         phases: the overhead among these bytes, which the channel's own protocol adds to messages and broadcasts, by
             phase of the protocol.
 
@@ -123,7 +123,7 @@ def volume(up: float, down: float, rounds: int, cohort: int) -> float:
 
 @dataclass(frozen=True)
 class Savings:
-    """By which factor there is less traffic than in standard federated learning, which sends whole models both ways."""
+    """The factors by which traffic is less than in standard federated learning, with whole models both ways."""
 
     up: float
     down: float

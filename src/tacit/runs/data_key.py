@@ -2,11 +2,11 @@
 
 Whoever knows all rows but one could try candidates for the last one against a digest without a key, exactly and off
 line, which no ε survives. With the owner's key, equal data still have equal digests, so that a resumed run notices
-other data; without it, a digest says nothing about them. All digests are keyed, those of public data sets too: that a
-task has the name of one does not prove that its samples are public.
+other data; without it, a digest reveals nothing about them. All digests are keyed, those of public data sets too: a
+task's name does not prove that its samples are public.
 
 The key is one file for all runs of a user, outside of every run directory: `$TACIT_DATA_KEY`, or else
-`$XDG_STATE_HOME/tacit/data.key` (usually `~/.local/state/tacit/data.key`). It is made when it is first needed, and read
+`$XDG_STATE_HOME/tacit/data.key` (usually `~/.local/state/tacit/data.key`). It is created at its first use, and read
 only in the process that was started, never by workers.
 """
 
@@ -42,7 +42,7 @@ def place() -> Path:
 
 
 def load() -> Key:
-    """The user's key, which is made if there is none."""
+    """The user's key, created if there is none."""
     path = place()
     try:
         secret_file.make(path)
@@ -62,14 +62,14 @@ def data_digest(key: Key, *tensors: Tensor) -> str:
         can tell digests of two data sets apart or test a candidate. Equal digests with the same key show that the data
         are equal. Whoever can run Tacit as the owner can test candidates.
     """
-    found = hashlib.blake2b(key=key.child("data").value, digest_size=16)
+    digest = hashlib.blake2b(key=key.child("data").value, digest_size=16)
     for tensor in tensors:
-        found.update(f"{tensor.dtype} {tuple(tensor.shape)}\n".encode())
-        found.update(tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
-    return f"keyed:{key.digest[:8]}:{found.hexdigest()}"
+        digest.update(f"{tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        digest.update(tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return f"keyed:{key.digest[:8]}:{digest.hexdigest()}"
 
 
 def key_name(digest: str) -> str:
-    """The public name of the key of a digest; empty: it is none with a key."""
-    found = _KEYED.fullmatch(digest)
-    return found[1] if found else ""
+    """The public name of the key of a digest; empty: it has no key."""
+    match = _KEYED.fullmatch(digest)
+    return match[1] if match else ""

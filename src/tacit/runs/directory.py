@@ -67,8 +67,8 @@ class RunDirectory:
     Attributes:
         path: the directory.
         manifest: its manifest.
-        state: the last state that was written or found; None before the first checkpoint.
-        history: the rounds up to the state that was found on opening.
+        state: the last state that was written or read; None before the first checkpoint.
+        history: the rounds up to the state that was read on opening.
         every_round: whether every round is followed by a checkpoint, however short it was.
         ratchet: the secret as of the round after the last checkpoint; None: the noise is seeded, or nothing is left to
             be drawn.
@@ -140,7 +140,7 @@ class RunDirectory:
         self._erase_keys_before(state.round)
 
     def stop(self, state: State, status: Status, leakage: LeakageAccounting | None = None) -> None:
-        """The run stops here and may be resumed."""
+        """Stop the run, which may be resumed."""
         self.checkpoint(state)
         self._write_leakage(leakage)
         self._write_manifest(replace(self.manifest, status=status))
@@ -152,7 +152,7 @@ class RunDirectory:
         leakage: LeakageAccounting | None = None,
         guarantees: Mapping[Unit, AnyGuarantee] | None = None,
     ) -> None:
-        """The run is finished: write its last state, model, leakage, guarantees and status."""
+        """Finish the run: write its last state, model, leakage, guarantees and status."""
         self.checkpoint(state)
         self._write_leakage(leakage)
         if guarantees:
@@ -188,7 +188,7 @@ class RunDirectory:
         self._note_head()
 
     def noted_heads(self) -> Iterator[tuple[str, LedgerHead]]:
-        """The ledgers' heads in the manifests of this run and of those beside it, and where they were found."""
+        """The ledgers' heads in the manifests of this run and of those beside it, each with its file."""
         for file in sorted({self.path / MANIFEST, *self.path.parent.glob(f"*/{MANIFEST}")}):
             with suppress(RunError):  # other files, and manifests of other versions
                 head = read_manifest(file.parent).ledger
@@ -218,7 +218,7 @@ class RunDirectory:
         self.ratchet = None
 
     def _read_key(self) -> None:
-        """Read the secret of a run that is not finished, and erase what the checkpoint made needless."""
+        """Read the secret of an unfinished run, and erase the keys of rounds before the checkpoint."""
         if self.manifest.randomness == "seeded":
             return
         if (self.path / MODEL).exists():  # all rounds are done
@@ -291,7 +291,7 @@ def check_free(path: Path) -> None:
     """Raise `RunError` unless a new run can be written here."""
     if path.exists() and not path.is_dir():
         raise RunError(f"{path} is a file. Choose another directory with --out.")
-    if path.exists() and any(not files.is_partial(found) for found in path.iterdir()):
+    if path.exists() and any(not files.is_partial(entry) for entry in path.iterdir()):
         raise RunError(f"{path} is not empty. Resume the run with --resume {path}, or choose another --out.")
 
 

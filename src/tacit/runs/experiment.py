@@ -53,7 +53,7 @@ class ExperimentTable(Struct, frozen=True, kw_only=True, rename="kebab"):
 
 @dataclass(frozen=True, kw_only=True)
 class Experiment:
-    """A method and a task by name, the arguments of their factories, the seeds to run them with, and whose noise it is.
+    """A method and a task by name, the arguments of their factories, seeds, and the source of randomness.
 
     The factories' signatures are the schema: `build_method` and `build_task` raise a `UserError` that names the
     factory, the wrong key and the most similar valid one.
@@ -77,9 +77,9 @@ class Experiment:
 
     def check_trust(self) -> None:
         """Raise `UserError` if the method is code that only a file names."""
-        found = file_reference(self.method, "method")
-        if found is not None and self.method_named_in:
-            found.refuse(self.method_named_in)
+        reference = file_reference(self.method, "method")
+        if reference is not None and self.method_named_in:
+            reference.refuse(self.method_named_in)
 
     def check_names(self) -> None:
         """Raise `UserError` if method, task or one of their arguments does not exist. Imports none of them."""
@@ -109,12 +109,12 @@ class Experiment:
         return _typed(self._task_factory(), self.task_args)
 
     def _task_factory(self) -> "Callable[..., Task]":
-        found = file_reference(self.task, "task")
-        if found is None:
+        reference = file_reference(self.task, "task")
+        if reference is None:
             return choose(tasks.TASKS, self.task, "task").factory
         if self.named_in:
-            found.refuse(self.named_in)
-        factory: Callable[..., Task] = found.load()
+            reference.refuse(self.named_in)
+        factory: Callable[..., Task] = reference.load()
         return factory
 
 
@@ -125,9 +125,9 @@ def split_args(args: Options, names: Sequence[str]) -> list[dict[str, object]]:
         >>> split_args({"rounds": 3, "ratio": 0.1}, ["fl-std", "fl-top"])
         [{'rounds': 3}, {'rounds': 3, 'ratio': 0.1}]
     """
-    known = [methods.options(name) for name in names]
+    options = [methods.options(name) for name in names]
     label = f"method{'s' * (len(names) > 1)} {listed(names)}"
-    check_names(methods.plain_names(args), dict.fromkeys(key for keys in known for key in keys), label)
+    check_names(methods.plain_names(args), dict.fromkeys(key for keys in options for key in keys), label)
     accepted = [{key: value for key, value in args.items() if _has_argument(name, key, value)} for name in names]
     unknown = {key: value for key, value in args.items() if not any(key in some for some in accepted)}
     return [{**some, **unknown} for some in accepted]  # unknown are fields of pieces only: `make` rejects them

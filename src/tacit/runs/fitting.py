@@ -1,7 +1,7 @@
 """Defaults of methods for populations and models that are smaller than those of their papers.
 
-A default that does not fit is adapted, with a warning that says what changes. A value that was chosen is never changed:
-if it does not fit, it is refused.
+A default that does not fit is adapted, with a warning that states the change. A chosen value is never changed: if it
+does not fit, it is refused.
 """
 
 import warnings

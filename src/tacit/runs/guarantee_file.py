@@ -1,4 +1,4 @@
-"""The file of a finished run's guarantees: what the run itself proved, with every charge that its ledger knows."""
+"""The file of a finished run's guarantees: what the run itself proved, with every charge in its ledger."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -49,5 +49,5 @@ def parse(content: bytes, file: Path) -> dict[Unit, AnyGuarantee]:
 def _guarantee(entry: _Entry, source: Source) -> AnyGuarantee:
     if entry.kind not in _KINDS:
         raise source.problem(f"Expected {source.label} to be one of {', '.join(_KINDS)}, got {entry.kind!r}.")
-    found: AnyGuarantee = convert(entry.guarantee, _KINDS[entry.kind], source, strict=False)
-    return found
+    guarantee: AnyGuarantee = convert(entry.guarantee, _KINDS[entry.kind], source, strict=False)
+    return guarantee

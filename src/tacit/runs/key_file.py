@@ -1,6 +1,6 @@
 """The secret key of a run in a file beside it, so that an interrupted run resumes with the same noise.
 
-The file belongs to one run and is readable by its owner only. What it holds derives the keys of the next round and of
+The file belongs to one run and is readable by its owner only. Its secret derives the keys of the next round and of
 later ones; earlier ones cannot be computed from it.
 """
 
@@ -48,21 +48,21 @@ def read(path: Path, run: str, done: int) -> Ratchet:
             "rounds to come. If nobody has read it, chmod 600 it; otherwise start a new run. Nothing was released."
         )
     source = Source(label=f"the key {path}", error=RunError, advice=_ADVICE)
-    found = read_json(files.read(path, error=RunError), _KeyFile, source, version=_FORMAT)
-    if found.run != run:
+    key_file = read_json(files.read(path, error=RunError), _KeyFile, source, version=_FORMAT)
+    if key_file.run != run:
         raise RunError(
             f"{path} is the key of another run: the same noise in two runs cancels out of their difference. Restore "
             "the key of this run, or start a new run. Nothing was released."
         )
-    if found.round > done:
+    if key_file.round > done:
         raise RunError(
-            f"{path} is the key after {found.round} rounds, but the checkpoint is of round {done}. Restore the "
+            f"{path} is the key after {key_file.round} rounds, but the checkpoint is of round {done}. Restore the "
             "checkpoint that belongs to it, or start a new run. Nothing was released."
         )
     try:
-        secret = bytes.fromhex(found.key)
+        secret = bytes.fromhex(key_file.key)
     except ValueError:
         secret = b""
-    if len(secret) != len(Key.from_entropy().value) or found.round < 0:
+    if len(secret) != len(Key.from_entropy().value) or key_file.round < 0:
         raise RunError(f"{path} is not the key of a run: it was cut or changed. {_ADVICE}")
-    return Ratchet(found.round, Key(secret))
+    return Ratchet(key_file.round, Key(secret))

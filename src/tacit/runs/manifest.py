@@ -74,9 +74,9 @@ class TaskEntry:
         data: a digest of all samples, including held-out ones, and of who owns them, with the key of their owner
             (`data_key`).
         not_covered: what no guarantee of a run on the task covers, as sentences.
-        sizes: the number of records of every client, if what is guaranteed depends on it; otherwise empty.
-        unit: whose number `sizes` are: that of records, or of persons where the task says whose records are whose.
-        clients_per_person: at how many clients one person has records, at most, if that is known; otherwise 0.
+        sizes: the number of records of every client, if a guarantee depends on it; otherwise empty.
+        unit: what `sizes` count: records, or persons where the task assigns records to them.
+        clients_per_person: the most clients at which one person has records, if known; otherwise 0.
         encoding: the digest of the encoding of its table, which is beside the manifest; empty: there is none.
         model: the built-in model of its table; None: it has another one.
     """
@@ -121,7 +121,7 @@ class TaskEntry:
 
     @property
     def units(self) -> ClientUnits | None:
-        """What is protected within clients; None: nothing depends on it."""
+        """The units within clients; None: no guarantee depends on them."""
         return ClientUnits(self.sizes, self.unit, self.clients_per_person) if self.sizes else None
 
 
@@ -132,8 +132,7 @@ class Manifest:
     `caveat` is the warning that the method's channel attaches to every result; empty: none. `noise` is `seeded` for a
     simulation with reproducible noise, which protects against nobody who knows the seed. `key` is the digest of the
     run's secret key, which reveals nothing of it; empty if the noise is seeded. `ledger` is
-    the head of the privacy ledger when the manifest was last written, by which a ledger that was rolled back since is
-    noticed.
+    the head of the privacy ledger when the manifest was last written, to detect a ledger that was rolled back since.
     """
 
     method: MethodEntry
@@ -153,8 +152,8 @@ class Manifest:
     @property
     def run(self) -> str:
         """The run's name in a ledger: equal for repetitions of the same run, whose noise is the same."""
-        known = {name: value for name, value in self._decisive().items() if name != "noise"}
-        text = json.dumps({**known, "key": self.key} if self.key else known, default=str, sort_keys=True)
+        decisive = {name: value for name, value in self._decisive().items() if name != "noise"}
+        text = json.dumps({**decisive, "key": self.key} if self.key else decisive, default=str, sort_keys=True)
         return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
     def to_bytes(self) -> bytes:
@@ -165,20 +164,20 @@ class Manifest:
     def from_bytes(cls, content: bytes, file: Path) -> Self:
         """The manifest in a JSON document; raises `RunError` for anything else and for another format."""
         source = Source(label=f"the manifest {file}", error=RunError, advice=NEW_RUN)
-        found = read_json(content, cls, source, version=MANIFEST_FORMAT)
-        if not data_key.key_name(found.task.data):  # whoever knows all rows but one could test candidates for the last
+        manifest = read_json(content, cls, source, version=MANIFEST_FORMAT)
+        if not data_key.key_name(manifest.task.data):  # else, whoever knows all rows but one could test the last
             raise source.problem(f"Expected data of {source.label} to be a digest with a key, got another text.")
-        return found
+        return manifest
 
     def check_versions(self, path: Path) -> None:
         """Raise `RunError` unless the run was started with the present versions of Tacit and PyTorch."""
         installed = versions()
         for name in ("tacit", "torch"):
-            used = self.versions.get(name)
-            if used != installed[name]:
+            recorded = self.versions.get(name)
+            if recorded != installed[name]:
                 raise RunError(
-                    f"The run in {path} was started with another version, {name} {used}; this is {installed[name]}. "
-                    "Use that version, or start a new run."
+                    f"The run in {path} was started with another version, {name} {recorded}; this is "
+                    f"{installed[name]}. Use that version, or start a new run."
                 )
 
     def check_same(self, other: "Manifest", path: Path) -> None:
@@ -206,10 +205,10 @@ class Manifest:
 
     def _check_data_key(self, path: Path) -> None:
         """Raise `RunError` unless the digest of the data was computed with the user's present key."""
-        used, present = data_key.key_name(self.task.data), data_key.load().digest[:8]
-        if used != present:
+        recorded, present = data_key.key_name(self.task.data), data_key.load().digest[:8]
+        if recorded != present:
             raise RunError(
-                f"The run in {path} was started with the {data_key.WHAT} {used}, but that in {data_key.place()} is "
+                f"The run in {path} was started with the {data_key.WHAT} {recorded}, but that in {data_key.place()} is "
                 f"{present}: whether these are the same data cannot be checked. Restore that key, or set "
                 f"{data_key.VARIABLE} to its file; if it is lost, start a new run, which is charged anew."
             )
@@ -227,7 +226,7 @@ class Manifest:
 
 
 def versions() -> dict[str, str]:
-    """What the last digits of a result depend on beside the plan: versions of the software, and the type of CPU.
+    """What else the last digits of a result depend on: versions of the software, and the type of CPU.
 
     Builds of the same version count as equal. The commit is that of a checkout; it is missing in an installed package.
     """

@@ -1,7 +1,7 @@
 """A trained model as a file for other programs: safetensors, a `state_dict`, ONNX, or a program of `torch.export`.
 
-ONNX and `torch.export` hold the model's computation, not only its weights. They are made from random inputs, because
-such files keep the inputs that they were made from, and compared with the model before anything is written.
+ONNX and `torch.export` hold the model's computation, not only its weights. They are traced on random inputs, because
+such files keep their example inputs, and compared with the model before anything is written.
 """
 
 import io
@@ -30,7 +30,7 @@ CLOSE = 1e-4  # relative to the largest output: other programs round in another 
 
 @dataclass(frozen=True, eq=False)
 class ExportedModel:
-    """What is exported.
+    """A model to export.
 
     Attributes:
         adapted: the trained module as the engine calls it.
@@ -49,7 +49,7 @@ class ExportedModel:
 
     @property
     def made_from(self) -> Arguments:
-        """Random inputs of the right form; whole numbers are zeros, which every table of embeddings has."""
+        """Random inputs of the right form; integers are zeros, which every embedding table has."""
         return own_arguments(self.adapted, self._samples[:1].expand(MADE_FROM, *self._samples.shape[1:])).map(_random)
 
     @property
@@ -83,10 +83,15 @@ def as_state_dict(model: ExportedModel) -> bytes:
 def as_onnx(model: ExportedModel) -> bytes:
     """The model in ONNX, for any number of samples."""
     need(["onnx", "onnxscript", "onnxruntime"], "onnx", "ONNX")
-    given = model.made_from
+    example = model.made_from
     with _explained("ONNX"):
         program = torch.onnx.export(
-            model.module, given.args, kwargs=given.kwargs, dynamic_shapes=_any_number(given), dynamo=True, verbose=False
+            model.module,
+            example.args,
+            kwargs=example.kwargs,
+            dynamic_shapes=_any_number(example),
+            dynamo=True,
+            verbose=False,
         )
         assert program is not None
         proto = program.model_proto
@@ -99,13 +104,13 @@ def as_onnx(model: ExportedModel) -> bytes:
 
 def as_program(model: ExportedModel) -> bytes:
     """The model as a program of `torch.export`, for any number of samples; `torch.export.load` reads it."""
-    given, content = model.made_from, io.BytesIO()
+    example, content = model.made_from, io.BytesIO()
     with _explained("torch.export"):
-        program = torch.export.export(model.module, given.args, given.kwargs, dynamic_shapes=_any_number(given))
+        program = torch.export.export(model.module, example.args, example.kwargs, dynamic_shapes=_any_number(example))
         torch.export.save(program, content, extra_files={"caveat.txt": model.caveat} if model.caveat else None)
         content.seek(0)
-        found = torch.export.load(content).module()
-    _compare(model, "torch.export", lambda arguments: pytree.tree_leaves(found(*arguments.args, **arguments.kwargs)))
+        loaded = torch.export.load(content).module()
+    _compare(model, "torch.export", lambda arguments: pytree.tree_leaves(loaded(*arguments.args, **arguments.kwargs)))
     return content.getvalue()
 
 
@@ -118,7 +123,7 @@ FORMS: Mapping[str, Callable[[ExportedModel], bytes]] = {
 
 
 def form_of(path: Path) -> Callable[[ExportedModel], bytes]:
-    """How a file of this name is written."""
+    """The writer of a file of this name."""
     if path.suffix not in FORMS:
         raise UserError(f"Expected a file name that ends in one of {listed(FORMS)}, got {path.name}.")
     return FORMS[path.suffix]
@@ -155,8 +160,8 @@ def _run_onnx(content: bytes, arguments: Arguments) -> Sequence[Tensor]:
     options.intra_op_num_threads, options.log_severity_level = 1, 3
     session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
     tensors = [*arguments.args, *arguments.kwargs.values()]
-    fed = {found.name: tensor.numpy() for found, tensor in zip(session.get_inputs(), tensors, strict=True)}
-    return [torch.from_numpy(output) for output in session.run(None, fed)]
+    inputs = {node.name: tensor.numpy() for node, tensor in zip(session.get_inputs(), tensors, strict=True)}
+    return [torch.from_numpy(output) for output in session.run(None, inputs)]
 
 
 def _compare(model: ExportedModel, form: str, compute: Callable[[Arguments], Sequence[Tensor]]) -> None:
@@ -165,10 +170,10 @@ def _compare(model: ExportedModel, form: str, compute: Callable[[Arguments], Seq
     with torch.no_grad():
         expected = _tensors(pytree.tree_leaves(model.module(*arguments.args, **arguments.kwargs)))
         with _explained(form):
-            found = _tensors(compute(arguments))
-    for mine, theirs in zip(expected, found, strict=len(expected) == len(found)):
-        scale = float(mine.abs().max()) if mine.numel() else 0.0
-        if mine.shape != theirs.shape or not torch.allclose(mine, theirs.to(mine.dtype), CLOSE, CLOSE * scale):
+            actual = _tensors(compute(arguments))
+    for own, other in zip(expected, actual, strict=len(expected) == len(actual)):
+        scale = float(own.abs().max()) if own.numel() else 0.0
+        if own.shape != other.shape or not torch.allclose(own, other.to(own.dtype), CLOSE, CLOSE * scale):
             raise ModelError(
                 f"The model in {form} computes something else than the trained one on {COMPARED_ON} samples, so that "
                 "nothing was written. Its output may be random or depend on the other samples. Use a state_dict."
@@ -181,7 +186,7 @@ def _tensors(outputs: Sequence[object]) -> list[Tensor]:
 
 @contextmanager
 def _explained(form: str) -> Iterator[None]:
-    """Inside this block, whatever a model's graph cannot hold is a `ModelError` that says what it is."""
+    """Inside this block, whatever a model's graph cannot hold is a `ModelError` that names it."""
     logging.disable(logging.WARNING)  # with the warnings, those of PyTorch about itself
     try:
         with warnings.catch_warnings():

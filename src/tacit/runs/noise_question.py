@@ -17,7 +17,7 @@ from tacit.privacy.guarantee import delta_warning
 
 @dataclass(frozen=True, kw_only=True)
 class NoiseQuestion:
-    """What is known before a run. For records and persons, steps are rounds, and batches are cohorts.
+    """Known quantities of a run. For records and persons, steps are rounds, and batches are cohorts.
 
     Attributes:
         delta: the δ of ε.
@@ -36,7 +36,7 @@ class NoiseQuestion:
         steps: for records: local steps in all rounds together, instead of epochs.
         accountant: its name; None: the tight one, where it applies.
         adjacency: None: add-or-remove, and zero-out with dropouts.
-        dropouts: clients add the noise in shares, and more may drop out than planned.
+        dropouts: whether clients add noise in shares, and more than planned may drop out.
     """
 
     delta: float
@@ -61,7 +61,7 @@ class NoiseQuestion:
         """All quantities by name; with noise and rounds given for clients, also ε after every round."""
         self._check()
         accountant = accountant_by_name(self._accountant_name, self._adjacency)
-        found: dict[str, Any] = {
+        result: dict[str, Any] = {
             "accountant": accountant.name,
             "adjacency": accountant.adjacency.value,
             "sampling": self.sampling,
@@ -70,14 +70,14 @@ class NoiseQuestion:
             **self._result(accountant),
         }
         if self.unit == "client":
-            return found
-        steps, (size, batch) = found.pop("rounds"), self._records
+            return result
+        steps, (size, batch) = result.pop("rounds"), self._records
         of_records = {"unit": self.unit, "size": size, "rate": batch / size, "epochs": steps * batch / size}
-        return {**of_records, **found, "steps": steps}
+        return {**of_records, **result, "steps": steps}
 
     @property
     def warning(self) -> str | None:
-        """Why δ is too large for this many units; None: it is not, or they are not known."""
+        """Why δ is too large for this many units; None: it is not, or their number is unknown."""
         units = self._units
         return None if units is None else delta_warning(self.delta, units, Unit(self.unit))
 
@@ -120,10 +120,10 @@ class NoiseQuestion:
         check_delta(self.delta)
         if self.unit != "client":
             self._check_records()
-        given = [name for name in ("epsilon", "noise") if getattr(self, name) is not None]
-        given += ["rounds"] * (self._rounds is not None)
+        names = [name for name in ("epsilon", "noise") if getattr(self, name) is not None]
+        names += ["rounds"] * (self._rounds is not None)
         third = "--rounds" if self.unit == "client" else "--epochs (or --steps)"
-        expect(len(given) == 2, f"two of --epsilon, --noise and {third}, got {' and '.join(given) or 'none of them'}")
+        expect(len(names) == 2, f"two of --epsilon, --noise and {third}, got {' and '.join(names) or 'none of them'}")
         if self._rounds is not None:
             check_rounds(self._rounds, "rounds" if self.unit == "client" else "steps")
 
@@ -171,7 +171,7 @@ class NoiseQuestion:
         return FixedSize(int(size))
 
     def _result(self, accountant: Accountant) -> dict[str, Any]:
-        """The quantity that was not given, and the resulting ε; if it is ε that was not given, after every round."""
+        """The missing quantity, and the resulting ε; if ε is missing, after every round."""
         cohorts = CohortSampling(self._sampler, self._units or 1, Release(Gaussian(1.0), constant=not self.dropouts))
         noise, rounds = self.noise or 0.0, self._rounds or 0
         if self.noise is not None:
@@ -187,6 +187,6 @@ class NoiseQuestion:
             if rounds == 0:
                 raise UserError(f"Not even one round with noise {noise:g} stays within {budget}. Use more noise.")
         epsilon = cohorts.epsilon(noise, rounds, self.delta, accountant)
-        found = {} if budget is None else {"budget": budget.epsilon}
-        more = {"or_more": True} if self._rounds is None and rounds == MAX_FOUND_ROUNDS else {}
-        return {**found, "noise": noise, "rounds": rounds, "epsilon": epsilon, **more}
+        limit = {} if budget is None else {"budget": budget.epsilon}
+        flags = {"or_more": True} if self._rounds is None and rounds == MAX_FOUND_ROUNDS else {}
+        return {**limit, "noise": noise, "rounds": rounds, "epsilon": epsilon, **flags}

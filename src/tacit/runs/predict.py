@@ -34,8 +34,8 @@ class Predictions:
 
     Attributes:
         others: the columns of the table that are not inputs, such as ids, as they are written.
-        predicted: by column, what the model says of each row.
-        remarks: what of the table was lost when it was encoded, as sentences.
+        predicted: by column, the predictions for each row.
+        remarks: what encoding lost of the table, as sentences.
     """
 
     others: Mapping[str, Sequence[str]]
@@ -61,7 +61,7 @@ class Predictions:
 
 
 def predict_rows(encoding: Encoding | None, module: nn.Module, source: Any) -> _Columns:
-    """What a trained module says of the rows of a table, by column.
+    """A trained module's predictions for the rows of a table, by column.
 
     Raises:
         DataError: a column is missing or has other values than in training; or the model's task was no table.
@@ -71,8 +71,8 @@ def predict_rows(encoding: Encoding | None, module: nn.Module, source: Any) -> _
     table = read_table(source)
     problems = encoding.problems(table, training=False)
     if problems:
-        more = f" And {len(problems) - 1} more columns do not fit." if len(problems) > 1 else ""
-        raise DataError(problems[0] + more)
+        rest = f" And {len(problems) - 1} more columns do not fit." if len(problems) > 1 else ""
+        raise DataError(problems[0] + rest)
     return encoding.known_target.read(_outputs(module, encoding.inputs(table)))
 
 
@@ -113,5 +113,5 @@ def predict_from(run: Path, source: Any, number: int | None = None, *, trusted: 
 def _others(source: Any, table: Table, encoding: Encoding) -> dict[str, Sequence[str]]:
     """The columns that are not inputs, as they are written: an id may begin with zeros."""
     names = [name for name in table.columns if name not in encoding.columns]
-    written = original_texts(source) if names else {}
-    return {name: written.get(name) or table.texts(name) for name in names}
+    texts = original_texts(source) if names else {}
+    return {name: texts.get(name) or table.texts(name) for name in names}

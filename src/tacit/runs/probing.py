@@ -1,4 +1,4 @@
-"""Does a piece of your own keep the laws on which guarantees rest? Tried on hostile rows and data.
+"""Tests whether a custom piece keeps the laws behind guarantees, on hostile rows and data.
 
 | piece | tried |
 |---|---|
@@ -55,12 +55,12 @@ SIGMAS = 5.0  # a correct piece fails a statistical trial with probability 6e-7
 
 @dataclass(frozen=True)
 class Probe:
-    """What was tried on a piece, and what failed.
+    """The trials of a piece, and their violations.
 
     Attributes:
         piece: its class.
         slot: the slot that it fits.
-        tried: how many trials.
+        tried: the number of trials.
         violations: what failed, as sentences.
     """
 
@@ -76,12 +76,12 @@ class Probe:
     def __str__(self) -> str:
         if self.passed:
             return f"{self.slot} {self.piece}: {self.tried} trials, no violation found. This proves nothing."
-        found = "".join(f"\n  {sentence}" for sentence in self.violations)
-        return f"{self.slot} {self.piece}: {len(self.violations)} of {self.tried} trials failed.{found}"
+        details = "".join(f"\n  {sentence}" for sentence in self.violations)
+        return f"{self.slot} {self.piece}: {len(self.violations)} of {self.tried} trials failed.{details}"
 
 
 def probe(piece: object) -> Probe:
-    """Try the laws on which guarantees rest on a piece of your own.
+    """Try the laws behind guarantees on a custom piece.
 
     Args:
         piece: a sampler, trainer, codec, mechanism, aggregator or server. Parts of it, such as a clipping rule, are
@@ -123,21 +123,21 @@ def probe_method(method: Method) -> tuple[Probe, ...]:
 
 def _tried(name: str, slot: str, trials: Iterator[str]) -> Probe:
     """The result of these trials; an exception of the piece is their last violation."""
-    found: list[str] = []
+    outcomes: list[str] = []
     try:
         for violation in trials:
-            found += [violation]
+            outcomes += [violation]
     except Exception as error:  # whatever code of your own raises
-        found += [f"It raises {type(error).__name__}: {error}"]
-    return Probe(name, slot, len(found), tuple(dict.fromkeys(filter(None, found))))
+        outcomes += [f"It raises {type(error).__name__}: {error}"]
+    return Probe(name, slot, len(outcomes), tuple(dict.fromkeys(filter(None, outcomes))))
 
 
 def _try_method(method: Method) -> Iterator[str]:
     """The method on a small task; cohorts, rounds and budget are those of a trial."""
     population = _population()
     task = Task(model=partial(_module, 128), clients=population, public=population[0], test_overlap="intended")
-    tried = replace(method, rounds=2, budget=None, patience=None, sampler=Everyone())
-    states = [list(simulate(tried, task, seed=1, workers=workers, randomness="seeded")) for workers in (1, 1, 2)]
+    trial = replace(method, rounds=2, budget=None, patience=None, sampler=Everyone())
+    states = [list(simulate(trial, task, seed=1, workers=workers, randomness="seeded")) for workers in (1, 1, 2)]
     weights = [runs[-1][0].weights for runs in states]
     yield "" if bool(torch.isfinite(weights[0]).all()) else "The model is not finite after two rounds."
     yield "" if torch.equal(weights[0], weights[1]) else "Two runs with the same seed give different models."
@@ -152,17 +152,17 @@ def _module(width: int, *, bias: bool = True) -> nn.Module:
 
 
 def check_declared(method: Method) -> None:
-    """Raise `UserError` if a part that declares its sensitivity does not keep the laws on which guarantees rest."""
+    """Raise `UserError` if a part that declares its sensitivity breaks the laws behind guarantees."""
     declared = {part.slot: part for part in method.terms.own_parts if part.sensitivity is not None}
     for slot, part in declared.items():
         if slot == "channel":
             continue
         piece = getattr(method, slot)
-        found = probe(piece.with_noise_multiplier(1.0) if slot == "mechanism" and method.terms.uncalibrated else piece)
-        if not found.passed:
+        result = probe(piece.with_noise_multiplier(1.0) if slot == "mechanism" and method.terms.uncalibrated else piece)
+        if not result.passed:
             raise UserError(
                 f"{method.name}: {part} declares sensitivity={part.sensitivity:g}, but a trial failed: "
-                f"{found.violations[0]} Correct it, or leave the declaration out: then nothing is claimed."
+                f"{result.violations[0]} Correct it, or leave the declaration out: then nothing is claimed."
             )
 
 
@@ -246,9 +246,9 @@ def _record_violation(codec: Codec, rows: Tensor, view: View) -> str:
             one, other = (codec.encode(DenseRows(each), view, _now()).dense() for each in (rows, rows + size * record))
         except WireError:
             return ""
-        moved = float((one.double() - other.double()).norm(dim=1).max()) / size
-        if moved > 1 + 1e-2:  # numbers of rows are rounded, which is much of a small record
-            return f"It is declared to be bounded for records, but one moves a row by {moved:.3g} times what it adds."
+        ratio = float((one.double() - other.double()).norm(dim=1).max()) / size
+        if ratio > 1 + 1e-2:  # numbers of rows are rounded, which is much of a small record
+            return f"It is declared to be bounded for records, but one moves a row by {ratio:.3g} times what it adds."
     return ""
 
 
@@ -270,18 +270,18 @@ def _try_mechanism(mechanism: Mechanism) -> Iterator[str]:
 def _reading_violation(mechanism: Mechanism, state: State) -> str:
     """Whether messages with the same rows depend on the clients' data."""
     state = replace(state, weights=torch.randn(state.dim, generator=torch.Generator().manual_seed(7)))
-    made = (_before_sum(mechanism, state, torch.zeros(_CLIENTS, state.dim), hostile=each) for each in (None, 1e6))
-    one, other = (each.messages.rows.dense() for each in made)
+    sent = (_before_sum(mechanism, state, torch.zeros(_CLIENTS, state.dim), hostile=each) for each in (None, 1e6))
+    one, other = (each.messages.rows.dense() for each in sent)
     return "" if torch.equal(one, other) else "It is declared to be bounded for records, but reads their data."
 
 
 def _bounded(mechanism: Mechanism, state: State, rows: Tensor) -> Iterator[str]:
     bounded, calm = _before_sum(mechanism, state, rows), _before_sum(mechanism, state, torch.zeros_like(rows))
-    moved = _size(bounded.messages.rows.dense() - calm.messages.rows.dense(), bounded.bound)
+    lengths = _size(bounded.messages.rows.dense() - calm.messages.rows.dense(), bounded.bound)
     record, row = mechanism.record_bound, mechanism.row_bound
     longest = 1.0 if record is None or row is None else row / record  # times the bound, where it is that of one record
-    within = bool((moved <= longest + _TOLERANCE).all())
-    yield "" if within else f"A row is {float(moved.max()):.3g} times as long as its bound."
+    within = bool((lengths <= longest + _TOLERANCE).all())
+    yield "" if within else f"A row is {float(lengths.max()):.3g} times as long as its bound."
     same = bounded.bound.values == calm.bound.values
     yield "" if same else "The bound depends on the rows of the round."
 

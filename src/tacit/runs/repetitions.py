@@ -19,11 +19,11 @@ def shortened(numbers: Sequence[int]) -> list[int]:
         >>> shortened([7, 7, 7, 5]), shortened([])
         ([7, -3, 5], [])
     """
-    found = []
+    short = []
     for number, group in groupby(numbers):
         count = sum(1 for _ in group)
-        found += [number, -count] if count > 1 else [number]
-    return found
+        short += [number, -count] if count > 1 else [number]
+    return short
 
 
 def with_all_bytes(report: Report, source: Source) -> Report:

@@ -48,14 +48,19 @@ class LogHeader:
     def of(cls, manifest: Manifest, directory: Path | None) -> Self:
         """The header of the run in a directory, or of one without files."""
         method, task = manifest.method, manifest.task
-        given = {"method": method.name, "task": task.name, "seed": manifest.seed, "randomness": manifest.randomness}
-        given |= {f"method.{key}": value for key, value in (method.args or {}).items()}
-        where = secrets.token_hex() if directory is None else str(directory.resolve())
+        parameters = {
+            "method": method.name,
+            "task": task.name,
+            "seed": manifest.seed,
+            "randomness": manifest.randomness,
+        }
+        parameters |= {f"method.{key}": value for key, value in (method.args or {}).items()}
+        location = secrets.token_hex() if directory is None else str(directory.resolve())
         return cls(
             name=f"{method.name}-{task.name}-{manifest.seed}" if directory is None else directory.resolve().name,
-            identity=blake2b(f"{manifest.run} {where}".encode(), digest_size=16).hexdigest(),
+            identity=blake2b(f"{manifest.run} {location}".encode(), digest_size=16).hexdigest(),
             directory=directory,
-            parameters={key: str(value)[:_LONGEST] for key, value in given.items()},
+            parameters={key: str(value)[:_LONGEST] for key, value in parameters.items()},
             caveat=manifest.caveat,
         )
 
@@ -75,11 +80,11 @@ class RoundWriter(Protocol):
 
 @runtime_checkable
 class RoundLog(Protocol):
-    """Where the rounds of a run are written, too.
+    """A log to which the rounds of a run are written.
 
     Attributes:
-        label: what messages call it.
-        option: what `tacit run --log` and `tacit export --to` call it; empty: they do not know it.
+        label: its name in messages.
+        option: its name for `tacit run --log` and `tacit export --to`; empty: it has none.
     """
 
     @property
@@ -119,8 +124,8 @@ def rounds_csv(reports: Sequence[Report], caveat: str = "") -> bytes:
     names = ["cohort", "delivered", "up", "down", *epsilons, "leakage", "seconds"]
     table.writerow(["round", *names, *metrics, *(f"seconds_{name}" for name in parts), *["caveat"] * bool(caveat)])
     for report in reports:
-        known = columns(report)
-        figures = [*map(known.get, names), *map(report.metrics.get, metrics), *map(report.timings.get, parts)]
+        values = columns(report)
+        figures = [*map(values.get, names), *map(report.metrics.get, metrics), *map(report.timings.get, parts)]
         table.writerow([report.round, *("" if each is None else each for each in figures), *filter(None, [caveat])])
     return text.getvalue().encode()
 
@@ -136,9 +141,9 @@ def scalars(report: Report) -> dict[str, float]:
         >>> list(scalars(report))
         ['clients/cohort', 'clients/delivered', 'bytes/up', 'bytes/down', 'time/seconds', 'metrics/loss']
     """
-    known = {name: value for name, value in columns(report).items() if value is not None}
+    figures = {name: value for name, value in columns(report).items() if value is not None}
     return {
-        **{f"{_GROUPS.get(name, 'privacy')}/{name}": value for name, value in known.items()},
+        **{f"{_GROUPS.get(name, 'privacy')}/{name}": value for name, value in figures.items()},
         **{f"metrics/{name}": value for name, value in report.metrics.items()},
         **{f"time/{name}": value for name, value in report.timings.items()},
     }
@@ -173,7 +178,7 @@ def _followed(steps: Generator[Run], followers: "Sequence[_Follower]") -> Genera
 
 
 class _Follower:
-    """One log of one run; whatever fails in it is a warning, and ends only the log."""
+    """One log of one run; a failure is a warning, and ends only the log."""
 
     def __init__(self, log: RoundLog) -> None:
         self._log, self._seen, self._failed = log, 0, False

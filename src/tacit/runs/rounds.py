@@ -1,9 +1,9 @@
-"""The loop over charged rounds, which `rounds` gives to its caller and `train` records.
+"""The loop over charged rounds: `rounds` yields them to its caller, and `train` records them.
 
 Reserve, compute, settle, release: every round is charged before any of its noise is drawn, and a budget ends the loop
-before the round that would exceed it. Who plays the rounds is a parameter (`RoundSource`): the engine's simulation, or
-the server of a federation. Neither knows anything about charges; nothing but this module plays rounds for a caller that
-has a budget.
+before the round that would exceed it. The source of the rounds is a parameter (`RoundSource`): the engine's simulation,
+or the server of a federation. Neither knows about charges; only this module plays rounds for a caller that has a
+budget.
 """
 
 from collections.abc import Callable, Generator, Iterable, Iterator
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
     from tacit.privacy.ledger_head import LedgerHead
 
 
-NO_LIMIT = 1e9  # the ε of a ledger that only remembers
+NO_LIMIT = 1e9  # the ε of a ledger without a budget
 
 
 class RoundSource(Protocol):
-    """Who plays the rounds of a run."""
+    """The source of a run's rounds."""
 
     @property
     def checkpoints_every_round(self) -> bool:
@@ -72,7 +72,7 @@ class Simulated:
         return SeededKeys(seed) if self.spec.randomness == "seeded" else SecretKeys(seed, ratchet)
 
     def ready(self) -> None:
-        """A simulation always is."""
+        """A simulation is always ready."""
 
     def rounds(self, state: State, last: int, keys: KeySource) -> Generator[tuple[State, Report]]:
         every = self.spec.evaluate_every
@@ -96,7 +96,7 @@ def rounds(
 ) -> Generator[tuple[State, Report]]:
     """Train a task's model with a method, round by round, charged and stopped exactly as by `train`.
 
-    The arguments are those of `train`. Without a `ledger`, nothing remembers what a run was charged.
+    The arguments are those of `train`. Without a `ledger`, charges do not outlive the run.
 
     Yields:
         The state after each round, and the round's report with the ε or the leakage of all rounds so far. A method
@@ -196,7 +196,7 @@ def _step(run: Run, steps: Generator[tuple[State, Report]], keys: KeySource) -> 
 def _reserved(run: Run, keys: KeySource) -> Run:
     """The run with its next round reserved; within clients, for its cohort, which the server's key decides.
 
-    Where an enclave draws the cohort, all clients are charged: nobody is shown whom it draws before.
+    Where an enclave draws the cohort, all clients are charged: its choice is not known in advance.
     """
     method, population, index = run.spec.method, len(run.spec.task.population), run.state.round
     drawn, cohort = keys.keys(index), list[int]()
@@ -259,11 +259,11 @@ def open_charges(
         return
     from tacit.privacy.ledger import Ledger
 
-    with Ledger.open(ledger, *(() if ledger.exists() else _terms(run.spec, limit))) as opened:
-        for where, head in noted:
-            if head.ledger == opened.head.ledger:
-                opened.check_continues(head, where)
-        yield _begin(run, opened, name)
+    with Ledger.open(ledger, *(() if ledger.exists() else _terms(run.spec, limit))) as open_ledger:
+        for file, head in noted:
+            if head.ledger == open_ledger.head.ledger:
+                open_ledger.check_continues(head, file)
+        yield _begin(run, open_ledger, name)
 
 
 def _begin(run: Run, ledger: "Ledger | None" = None, name: str = "") -> Run:

@@ -147,8 +147,8 @@ class Run:
         state: the server's state.
         history: one report per round.
         directory: where the run's files are; None: it writes none.
-        charges: what each unit was charged so far, if the method has an (ε, δ) accounting for it; never added up.
-        leakage: what each client has leaked (d-privacy); None: the method has no such accounting.
+        charges: the charges of each unit so far, if the method has an (ε, δ) accounting for it; never added up.
+        leakage: the leakage of each client (d-privacy); None: the method has no such accounting.
         diverged: whether the next round led to a model that is not finite, so that the run ended with this one.
     """
 
@@ -209,7 +209,7 @@ class Run:
         return path
 
     def predict(self, rows: Any, model: int | None = None) -> dict[str, list[Any]]:
-        """What the trained model says of new rows of a table, by column, in their order.
+        """The trained model's predictions for new rows of a table, by column, in their order.
 
         Missing values and unknown categories are treated as in training; `task.encoding.remarks(rows)` lists them.
         `tacit predict` does the same from the run's directory alone.
@@ -282,14 +282,14 @@ class Run:
     @property
     def ledger(self) -> LedgerUse | None:
         """What all runs together have used of a shared ledger; None if the run has a ledger of its own, or none."""
-        found = self.charged_ledger
-        if found is None or (self.directory is not None and found.path.parent == self.directory):
+        ledger = self.charged_ledger
+        if ledger is None or (self.directory is not None and ledger.path.parent == self.directory):
             return None
-        return found.use
+        return ledger.use
 
     @property
     def rounds(self) -> int:
-        """How many rounds there will be, by the method and its budget."""
+        """The number of rounds, by the method and its budget."""
         return min((each.rounds_allowed for each in self.charges.values()), default=self.spec.method.rounds)
 
     @cached_property
@@ -384,17 +384,17 @@ def guarantees_of(
         method: what was run.
         within: the unit that clients' data consist of.
         history: the rounds.
-        charges: what each unit was charged for them.
-        leakage: what clients leaked in them (d-privacy); None: the method has no such accounting.
-        not_covered: what the task adds to what is not covered.
+        charges: each unit's charges for them.
+        leakage: the leakage of clients (d-privacy); None: the method has no such accounting.
+        not_covered: further limits, from the task.
         seeded: whether cohorts and noise derive from the seed.
     """
     caveats = (SEEDED if seeded and method.terms.adds_noise else "", method.channel.caveat)
 
     def guarantee(unit: Unit) -> AnyGuarantee:
         if leakage is not None and not unit.within_client:
-            found = leakage.guarantee(early_stopping=method.patience is not None)
-            return found.excluding(*not_covered)
+            leakage_guarantee = leakage.guarantee(early_stopping=method.patience is not None)
+            return leakage_guarantee.excluding(*not_covered)
         if unit in charges:
             host = "" if unit.within_client else _host_of_enclave(method, len(charges[unit].units.sizes))
             return charges[unit].guarantee(history).excluding(*not_covered, host)

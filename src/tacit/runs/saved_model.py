@@ -27,7 +27,7 @@ def read_tensors(run: Path) -> dict[str, Tensor]:
 
 
 def tensors_of(tensors: Mapping[str, Tensor], number: int, models: int) -> dict[str, Tensor]:
-    """Of the tensors of several models, those of one, without its number."""
+    """The tensors of one of several models, without its number."""
     if models == 1:
         return dict(tensors)
     prefix = f"{number}."
@@ -46,8 +46,8 @@ def rebuilt_task(run: Path, manifest: Manifest, instead: str, *, trusted: bool) 
     if manifest.task.args is None:
         raise RunError(f"The run in {run} was started from Python, so that its model cannot be built here. {instead}")
     named_in = str(run / MANIFEST)
-    given = Experiment(method="", task=manifest.task.name, task_args=manifest.task.args, named_in=named_in)
-    return given.trusting(trusted).build_task()
+    experiment = Experiment(method="", task=manifest.task.name, task_args=manifest.task.args, named_in=named_in)
+    return experiment.trusting(trusted).build_task()
 
 
 def load(module: nn.Module, tensors: Mapping[str, Tensor], run: Path) -> None:

@@ -64,9 +64,9 @@ def train(
         waves: `fitting`: clients are trained together, in waves that fit the cache; `single`: one at a time, as at
             sites, which is slower and ends bitwise where a federation with the same secrets ends.
         on_round: called with the state and the report after every round; if it returns True, training stops there, and
-            can be resumed. What it decides by the clients' data is not covered by any guarantee.
-        logs: where every round is written, too: `TensorBoardLog()`, `MlflowLog()`, or your own. A log that fails is a
-            warning, and training goes on.
+            can be resumed. No guarantee covers what it decides by the clients' data.
+        logs: where every round is written, too: `TensorBoardLog()`, `MlflowLog()`, or your own. A log that fails gives
+            a warning, and training goes on.
 
     Returns:
         The finished run, with `model`, `history`, `bytes`, `privacy`, `state` and `directory`. A method with a budget
@@ -123,11 +123,11 @@ def follow(
 
     Args:
         spec: what is run.
-        workers: who works in a simulation, as in `train`.
+        workers: those of a simulation, as in `train`.
         out: the run's directory; None: no files.
         resume: continue the run in that directory.
         ledger: a privacy ledger that several runs charge; None: a ledger of the run's own.
-        source: who plays the rounds; None: the spec's simulation.
+        source: plays the rounds; None: the spec's simulation.
     """
     source = source or Simulated(spec, workers)
     if out is None:
@@ -190,10 +190,10 @@ def _start(spec: RunSpec, directory: RunDirectory) -> State:
 def _check_fits(spec: RunSpec, directory: RunDirectory) -> None:
     """Raise `RunError` if the checkpoint is that of another model, whatever the manifest says."""
     assert directory.state is not None, "the run is resumed"
-    dim, models, found = spec.simulation.layout.dim, spec.method.aggregator.models, directory.state.weights
+    dim, models, weights = spec.simulation.layout.dim, spec.method.aggregator.models, directory.state.weights
     expected = (dim,) if models == 1 else (models, dim)
-    if tuple(found.shape) != expected or not found.is_floating_point() or not bool(torch.isfinite(found).all()):
+    if tuple(weights.shape) != expected or not weights.is_floating_point() or not bool(torch.isfinite(weights).all()):
         raise RunError(
-            f"Expected finite weights of shape {expected} in the checkpoint of {directory.path}, got {found.dtype} of "
-            f"shape {tuple(found.shape)}. It is that of another run. Start a new run."
+            f"Expected finite weights of shape {expected} in the checkpoint of {directory.path}, got {weights.dtype} "
+            f"of shape {tuple(weights.shape)}. It is that of another run. Start a new run."
         )

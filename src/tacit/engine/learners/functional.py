@@ -43,12 +43,12 @@ class FunctionalLearner:
     def perturbed_scores(self, weights: Tensor, data: Samples, perturbation: Perturbation) -> Tensor:
         (x, y), model = data, copy.deepcopy(self.model).eval()
         outputs = vmap(lambda parameters: functional_call(model, parameters, (x,)))
-        found = []
+        means = []
         for groups in torch.split(torch.arange(-1, perturbation.count), CANDIDATES_PER_PASS):  # -1: unperturbed
             raised = (perturbation.groups == groups[:, None]) & (groups >= 0)[:, None]
             candidates = self.layout.views(weights + perturbation.amount * raised)
-            found += [scores(self.loss, output, y).mean() for output in outputs(candidates)]
-        return torch.stack(found)
+            means += [scores(self.loss, output, y).mean() for output in outputs(candidates)]
+        return torch.stack(means)
 
     def _weighted_loss(self, parameters: dict[str, Tensor], x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
         outputs = functional_call(self.model, parameters, (x,))

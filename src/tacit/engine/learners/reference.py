@@ -42,12 +42,12 @@ class ReferenceLearner:
     @torch.no_grad()
     def perturbed_scores(self, weights: Tensor, data: Samples, perturbation: Perturbation) -> Tensor:
         x, y = data
-        model, found = copy.deepcopy(self.model).eval(), []
+        model, means = copy.deepcopy(self.model).eval(), []
         for group in (None, *range(perturbation.count)):
             raised = weights if group is None else weights + perturbation.amount * (perturbation.groups == group)
             self.layout.load(model, raised)
-            found.append(scores(self.loss, model(x), y).mean())
-        return torch.stack(found)
+            means.append(scores(self.loss, model(x), y).mean())
+        return torch.stack(means)
 
     def _train(self, flat: Tensor, batches: Batches, descent: Descent, row: int, start: StartingWeights) -> None:
         """Train in place: the module's parameters are views of `flat`."""

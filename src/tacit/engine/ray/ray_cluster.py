@@ -99,7 +99,7 @@ def joined(choice: RayChoice) -> RayCluster:
 
 @contextmanager
 def ray_cluster(choice: RayChoice) -> Iterator[RayCluster]:
-    """A cluster that all runs inside this block share, with its actors: they start once."""
+    """A cluster for all runs inside this block, with actors that start once."""
     cluster = joined(choice)
     try:
         yield cluster
@@ -196,7 +196,7 @@ def _environment(values: Mapping[str, str]) -> Iterator[None]:
 
 @contextmanager
 def _loopback() -> Iterator[None]:
-    """Let Ray take 127.0.0.1 for the address of this machine: it replaces it by one that others can reach."""
+    """Make Ray use 127.0.0.1 as this machine's address: its default is one that others can reach."""
     before, ray_constants.ENABLE_RAY_CLUSTER = ray_constants.ENABLE_RAY_CLUSTER, False
     try:
         yield
@@ -205,7 +205,7 @@ def _loopback() -> Iterator[None]:
 
 
 def forget_token() -> None:
-    """Let Ray read the mode and the token from the environment again; it keeps the first that it has seen."""
+    """Make Ray read the mode and the token from the environment again: it caches the first ones."""
     raylet: Any = _raylet
     raylet.Config.initialize("")
     raylet.AuthenticationTokenLoader.instance().reset_cache()

@@ -66,7 +66,7 @@ class NodeCode:
 
 
 class WaveActor:
-    """What runs in an actor: a worker that is made from bytes, and its jobs."""
+    """The content of an actor: a worker, built from bytes, and its jobs."""
 
     def prepare(self, packed: Packed, path: Sequence[str]) -> tuple[bool, Any]:
         """Become the worker of a run, which imports from these folders too; returns what runs here, or the error."""
@@ -82,7 +82,7 @@ class WaveActor:
             return False, TacitError(f"A worker could not start:\n{traceback.format_exc()}")
 
     def do(self, job: Job, version: int, weights: NDArray[np.generic], memory: Memory) -> tuple[bool, Any]:
-        """Do a job with these weights, whose version tells whether they are the ones at hand.
+        """Do a job with these weights; their version shows whether the actor has them already.
 
         Returns the result, and the numbers that a worker of the pool's machine would have left in a slot.
         """
@@ -99,7 +99,7 @@ class WaveActor:
 
 @dataclass(frozen=True, eq=False)
 class _Member:
-    """One actor of the pool, and what it will answer: references, with the numbers of jobs (None while it starts)."""
+    """One actor of the pool, and its pending results: references, with the numbers of jobs (None while it starts)."""
 
     actor: Actor
     pending: deque[tuple[Any, int | None]]
@@ -160,7 +160,7 @@ class RayPool:
             self._weights = version, copied, ray.put(copied.numpy())
 
     def _send_memory(self, job: Job) -> None:
-        """What the server's pieces remember, which is one record for all jobs of a round."""
+        """Send the memory of the server's pieces, which all jobs of a round share."""
         if isinstance(job, TrainJob) and (self._memory is None or self._memory[0] is not job.memory):
             self._memory = job.memory, ray.put(dict(job.memory)) if job.memory else {}
 

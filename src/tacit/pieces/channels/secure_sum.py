@@ -100,7 +100,7 @@ class SecureSum(Channel):
 
     @property
     def streams(self) -> bool:
-        return not self.conversation  # which needs all messages of a round
+        return not self.conversation  # it needs all messages of a round
 
     def send(self, messages: Messages, now: Round) -> Messages:
         if messages.grid_step is not None:
@@ -123,19 +123,19 @@ class SecureSum(Channel):
     def parameters(self, dim: int, now: Round, tolerated: int | None = None) -> Parameters:
         """The protocol's parameters for this round's cohort.
 
-        `tolerated`: for how many losses the noise in the messages provides; None: it is not in shares. If more clients
-        are lost, there is no sum, because the variance of its noise would show how many.
+        `tolerated`: the number of lost clients that noise in shares provides for; None: it is not in shares. If more
+        are lost, there is no sum, because the variance of its noise would reveal their number.
         """
         if now.cohort < MIN_COHORT:
             raise TooFewClientsError(
                 f"Secure aggregation needs at least {MIN_COHORT} clients, but round {now.index + 1} has fewer. "
                 "Use larger cohorts."
             )
-        found = self.parameters_for(now.cohort, dim)
+        parameters = self.parameters_for(now.cohort, dim)
         if tolerated is None:
-            return found
-        least = max(found.min_survivors, now.cohort - tolerated)
-        return replace(found, min_uploads=least, surplus=tolerated)
+            return parameters
+        least = max(parameters.min_survivors, now.cohort - tolerated)
+        return replace(parameters, min_uploads=least, surplus=tolerated)
 
     def parameters_for(self, cohort: int, dim: int = 1) -> Parameters:
         """The protocol's parameters for a cohort of this size, and vectors without noise in shares."""
@@ -210,12 +210,12 @@ class SecureSumConversation(Conversation):
 
 def opened_surplus(surplus: Surplus | None, outcome: SecaggOutcome, now: Round) -> Surplus | None:
     """The removable noise in a sum, by the seeds that clients opened; None if they add no noise in shares."""
-    opened = {client: Key(seed) for client, seed in outcome.noise_seeds.items()}
-    return surplus and Surplus(surplus.tolerated, opened, now.cohort - len(outcome.clients) + 1)
+    seeds = {client: Key(seed) for client, seed in outcome.noise_seeds.items()}
+    return surplus and Surplus(surplus.tolerated, seeds, now.cohort - len(outcome.clients) + 1)
 
 
 def _tolerated(surplus: Surplus | None) -> int | None:
-    """For how many losses noise in shares provides; None: there is no such noise."""
+    """The number of losses that noise in shares provides for; None: there is none."""
     return None if surplus is None else surplus.tolerated
 
 

@@ -84,7 +84,7 @@ class Selection(Bounded, Protocol):
         return False
 
     def prepare(self, state: State, public: Wave | None, now: Round) -> State:
-        """The state before the first round, with the mask if it is known by then."""
+        """The state before the first round, with the mask if it is fixed by then."""
         return state
 
     def mask(self, known: Tensor | None, dim: int, now: Round) -> Tensor | None:

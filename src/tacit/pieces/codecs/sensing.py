@@ -99,13 +99,13 @@ class Sense(Codec):
         """The threshold with the smallest error for the update of a client with the public data.
 
         The update is clipped as a client's, and its coefficients get noise as those of an aggregate, in each of several
-        rounds, whose reconstructions are added up. The error is that of the best multiple of their sum, because the
+        rounds, and the reconstructions are summed. The error is that of the best multiple of their sum, because the
         server's rate scales it in any case: otherwise, under much noise, zero would be best.
         """
         update = self._public_update(state.weights, public, now)
         rounds = self._rounds(update, noise, now)
-        found = min(self.thresholds, key=lambda each: angular_error(self._added(rounds, len(update), each), update))
-        return replace(state, memory={**state.memory, THRESHOLD: torch.tensor(found, dtype=torch.float64)})
+        best = min(self.thresholds, key=lambda each: angular_error(self._added(rounds, len(update), each), update))
+        return replace(state, memory={**state.memory, THRESHOLD: torch.tensor(best, dtype=torch.float64)})
 
     def encode(self, rows: Rows, view: View, now: Round) -> DenseRows:
         """Every row's coefficients; row by row, so that only one copy in chunks is in memory."""
@@ -132,11 +132,11 @@ class Sense(Codec):
         return torch.cat([torch.arange(low), low + drawn])[: frame.most]
 
     def _rounds(self, update: Tensor, noise: AggregateNoise, now: Round) -> list[tuple[Tensor, Tensor]]:
-        """Noisy coefficients of the clipped update, and which they are, in several rounds; without noise, in one.
+        """Noisy coefficients of the clipped update, and their indices, in several rounds; without noise, in one.
 
-        Anybody may know this noise: it protects nobody.
+        This noise may be public: it protects nobody.
         """
-        frame, made = self._frame(len(update)), []
+        frame, rounds = self._frame(len(update)), []
         generator = now.shared.child("calibration noise").public_generator()
         for number in range(ADDED if noise.deviation else 1):
             key = now.shared.child("calibration", number) if number else now.shared
@@ -144,11 +144,11 @@ class Sense(Codec):
             coded = frame.encode(update, kept)
             clipped = min(1.0, noise.bound / max(float(coded.norm()), torch.finfo(coded.dtype).tiny))
             drawn = torch.randn(len(coded), generator=generator, dtype=coded.dtype).to(coded.device)
-            made.append((coded * clipped + noise.deviation * drawn, kept))
-        return made
+            rounds.append((coded * clipped + noise.deviation * drawn, kept))
+        return rounds
 
     def _added(self, rounds: Sequence[tuple[Tensor, Tensor]], dim: int, threshold: float) -> Tensor:
-        """The sum of what is reconstructed from the coefficients of several rounds."""
+        """The sum of the reconstructions from the coefficients of several rounds."""
         frame = self._frame(dim)
         return torch.stack([self._decode(y, frame, kept, threshold) for y, kept in rounds]).sum(0)
 
@@ -272,11 +272,11 @@ def reconstruct(
         step = gradient_step(z)
         penalty = peak * threshold ** min(1.0, (i + 1) / half)
         new = step - step.clamp(-penalty, penalty)
-        moved, x = new - x, new
-        if i >= half and moved.norm() <= tolerance * new.norm():
+        change, x = new - x, new
+        if i >= half and change.norm() <= tolerance * new.norm():
             break
         next_momentum = (1 + math.sqrt(1 + 4 * momentum**2)) / 2
-        z = torch.add(new, moved, alpha=(momentum - 1) / next_momentum)
+        z = torch.add(new, change, alpha=(momentum - 1) / next_momentum)
         momentum = next_momentum
     return x
 

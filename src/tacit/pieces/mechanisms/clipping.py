@@ -108,12 +108,12 @@ class FixedClip(Clip):
 
 @dataclass(frozen=True)
 class RecordClip(Clip):
-    """A bound on what one record adds to a row: the trainer clips the gradient of every record (`RecordGradient`).
+    """A bound on one record's contribution to a row: the trainer clips every record's gradient (`RecordGradient`).
 
     Args:
         value: the bound of one record's contribution; that of the trainer.
-        records: the most records that a row is taken to sum over: a longer row than `records · value` is projected to
-            that length, which moves no two rows apart. Choose it well above the expected batch, so that this is rare.
+        records: the assumed limit on the records in a row: a row longer than `records · value` is projected to that
+            length, which moves no two rows apart. Choose it well above the expected batch, so that this is rare.
 
     Formal guarantees: adding or removing one record changes the row of its client by at most `value`, and no other row.
     Nothing is said about a client as a whole.
@@ -248,8 +248,8 @@ class QuantileClip(Clip):
             round(2 * total.statistic), 2 * self.count_noise, now.server.child("count noise").stream().bytes
         )
         fraction = doubled / 2 / now.expected_cohort + 0.5
-        moved = total.bound.whole * exp(-self.rate * (fraction - self.quantile))
-        return replace(state, memory=state.memory_with(BOUND, torch.tensor(moved, dtype=torch.float64)))
+        bound = total.bound.whole * exp(-self.rate * (fraction - self.quantile))
+        return replace(state, memory=state.memory_with(BOUND, torch.tensor(bound, dtype=torch.float64)))
 
 
 def clip_rows(rows: Rows, bound: Bound) -> Rows:

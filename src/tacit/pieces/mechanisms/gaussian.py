@@ -197,7 +197,7 @@ class DistributedGaussian(Mechanism):
 
     @property
     def record_bound(self) -> float | None:
-        """The bound on what one record adds to a row, if it is records that are protected."""
+        """The bound on one record's contribution to a row, if records are protected."""
         return None if self.clip.max_records is None else self._bound(_NO_STATE).whole
 
     @property
@@ -227,7 +227,7 @@ class DistributedGaussian(Mechanism):
         return _price(self.clip, replace(release, adversary=adversary, constant=constant))
 
     def aggregate_noise(self, state: State, expected_cohort: float) -> AggregateNoise | None:
-        """All noise of the sum, that which colluding clients could subtract included."""
+        """All noise of the sum, including what colluding clients could subtract."""
         if self.noise_multiplier is None:
             return None
         noise = self._noise(self._bound(state))
@@ -235,7 +235,7 @@ class DistributedGaussian(Mechanism):
         return AggregateNoise(noise.row_bound.whole, deviation / expected_cohort)
 
     def tolerates(self, turnout: Turnout) -> bool:
-        """Whether the sum's noise has its target variance, which is the same for all turnouts of which this is true."""
+        """Whether the sum's noise has its target variance, the same for all tolerated turnouts."""
         return turnout.delivered >= turnout.cohort - self._noise_of(1.0, Bound()).tolerated(turnout.cohort)
 
     def with_noise_multiplier(self, noise: float) -> Self:
@@ -285,15 +285,15 @@ class DistributedGaussian(Mechanism):
         """The bound in a broadcast; where the method fixes it, a client accepts no other."""
         values = view.parts.get(Part.BOUND)
         if values is None or values.numel() != 1 or not BOUNDS[0] <= float(values) <= BOUNDS[1]:
-            found = "none" if values is None or values.numel() != 1 else f"{float(values):g}"
+            actual = "none" if values is None or values.numel() != 1 else f"{float(values):g}"
             raise WireError(
-                f"Expected a clipping bound from {BOUNDS[0]:g} to {BOUNDS[1]:g} in the broadcast, got {found}."
+                f"Expected a clipping bound from {BOUNDS[0]:g} to {BOUNDS[1]:g} in the broadcast, got {actual}."
             )
         received = Bound((float(values),))
         expected = received if self.clip.known_to_clients == "by broadcast" else self._bound(_NO_STATE)
         if received != expected:
-            whose = "the method" if self.record_bound is None else "records"
-            raise WireError(f"Expected the bound of {whose}, {expected.whole:g}, got {received.whole:g}.")
+            source = "the method" if self.record_bound is None else "records"
+            raise WireError(f"Expected the bound of {source}, {expected.whole:g}, got {received.whole:g}.")
         return received
 
     def _bound(self, state: State) -> Bound:
@@ -306,7 +306,7 @@ class DistributedGaussian(Mechanism):
         return SharedNoise(bound, multiplier, self.honest, self.dropouts, self.clip.max_records)
 
     def _part(self, turnout: Turnout | None) -> float:
-        """The part of the declared noise that a sum has at least."""
+        """The least part of the declared noise in a sum."""
         if turnout is None or self.tolerates(turnout):
             return 1.0
         honest = max(turnout.delivered - self.colluding * turnout.cohort, 0.0)
@@ -320,13 +320,13 @@ class DistributedGaussian(Mechanism):
     def _excess(self, total: Sum, noise: SharedNoise, now: Round) -> Tensor:
         """The components that remain to be removed, given how many clients delivered."""
         surplus, delivered = total.surplus or Surplus(noise.tolerated(now.cohort)), int(total.weight)
-        opened = surplus.opened(now.cohort - delivered)
-        if opened.first <= opened.tolerated and len(opened.seeds) != delivered:
+        excess = surplus.opened(now.cohort - delivered)
+        if excess.first <= excess.tolerated and len(excess.seeds) != delivered:
             raise UserError(
-                f"Expected the seeds of {delivered} clients' surplus noise, got {len(opened.seeds)}: the channel does "
+                f"Expected the seeds of {delivered} clients' surplus noise, got {len(excess.seeds)}: the channel does "
                 "not open them. Use SecureSum, or dropouts=0."
             )
-        return self._drawn(total.total, noise, opened, now)
+        return self._drawn(total.total, noise, excess, now)
 
     def _drawn(self, like: Tensor, noise: SharedNoise, surplus: Surplus, now: Round) -> Tensor:
         """The sum of all components that these seeds reproduce."""

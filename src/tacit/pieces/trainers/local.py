@@ -23,7 +23,7 @@ from tacit.errors import UserError, expect
 class Schedule:
     """A learning rate that depends on the round: any function of the round's index, from 0.
 
-    The canonical form of a method has a digest of its code, by which a run that is resumed notices another one.
+    The canonical form of a method has a digest of its code, so that a resumed run detects another one.
 
     Example:
         >>> Sgd(lr=Schedule(lambda index: 0.1 / (1 + index)), steps=1).rate(1)
@@ -69,9 +69,9 @@ class Sgd(Trainer):
     sends: Payload = "updates"
 
     def __post_init__(self) -> None:
-        given: object = self.lr
-        if callable(given) and not isinstance(given, Schedule):
-            object.__setattr__(self, "lr", Schedule(given))
+        lr: object = self.lr
+        if callable(lr) and not isinstance(lr, Schedule):
+            object.__setattr__(self, "lr", Schedule(lr))
         expect(self.rate(0) > 0, f"lr={self.lr} > 0")
         expect((self.steps is None) != (self.epochs is None), "either steps or epochs, and not both")
         expect((self.steps or self.epochs or 0) >= 1, f"steps={self.steps} or epochs={self.epochs} >= 1")

@@ -1,9 +1,9 @@
-"""Trainers for the protection of single records, whose gradients they clip one by one.
+"""Trainers that protect single records by per-record clipping of gradients.
 
 Batches are drawn by Poisson sampling, from the client's own key.
 `DpSgd` adds noise to every step, at the client. `RecordGradient` sends the sum of one batch, to which a mechanism adds
 noise in shares. Where a task says which records are one person's, persons take the place of records: batches draw
-persons, and the mean gradient of a person's records is clipped. Otherwise nothing is said about a person with several.
+persons, and the mean gradient of a person's records is clipped. Otherwise a person with several has no guarantee.
 
 References: Abadi et al., Deep Learning with Differential Privacy, CCS 2016 (DP-SGD); McMahan et al. 2017 (FedSGD);
 Andrew et al., Differentially Private Learning with Adaptive Clipping, NeurIPS 2021.
@@ -26,7 +26,7 @@ from tacit.core.schema import instead_of
 from tacit.errors import UserError, expect
 from tacit.privacy.noise.sum_grid import DISTANCE, SumGrid, noisy_count
 
-OVERFULL = 2.0**-100  # the probability at most with which a batch has more records than the noise provides for
+OVERFULL = 2.0**-100  # the largest probability of a batch with more records than the noise provides for
 BOUND_RATE = 0.2  # learning rate of a bound that follows a quantile
 ADVERSARY = "anyone who sees the client's messages, the server included"
 
@@ -142,11 +142,11 @@ class DpSgd(Trainer):
         grid = SumGrid(trained.numel(), largest, multiplier if counts is None else counts.sum_multiplier, DEPTH)
         for step in range(self.steps_of(samples)):
             batch = _batch(now.clients.child("records").of(client).child("step", step), samples, rate, largest)
-            (found,) = data.clipped_sums(weights, [batch], clip, mask)
+            (clipped,) = data.clipped_sums(weights, [batch], clip, mask)
             key = now.clients.child("record noise").of(client).child("step", step)
-            noisy = grid.release(found.total, torch.tensor([clip], dtype=torch.float64), key.stream().bytes)
+            noisy = grid.release(clipped.total, torch.tensor([clip], dtype=torch.float64), key.stream().bytes)
             direction = noisy.to(trained.dtype).div_(expected)
-            clip = clip if counts is None else counts.next_bound(clip, found.norms, key.child("count"))
+            clip = clip if counts is None else counts.next_bound(clip, clipped.norms, key.child("count"))
             velocity.mul_(self.momentum).add_(direction).add_(trained, alpha=self.weight_decay)
             trained = trained.sub(velocity, alpha=lr)
             weights[own] = trained
@@ -155,11 +155,11 @@ class DpSgd(Trainer):
 
 @dataclass(frozen=True, kw_only=True)
 class RecordGradient(Trainer):
-    """Minus the sum of the gradients of a Poisson batch, each clipped: one gradient step is taken by the server.
+    """Minus the sum of the gradients of a Poisson batch, each clipped: the server takes one gradient step.
 
     A row is that sum, not a mean and without a learning rate: adding or removing one record changes it by at most
     `clip`. Divided by the expected number of records of the cohort and multiplied by the learning rate, the sum of all
-    rows is a step of SGD. It is noised by a mechanism, in shares.
+    rows is a step of SGD. A mechanism adds noise to it, in shares.
 
     Args:
         rate: the probability with which each record is in the batch, the same for all clients.
@@ -189,8 +189,8 @@ class RecordGradient(Trainer):
             _batch(keys.of(client), samples, self.rate)
             for client, samples in zip(data.clients.tolist(), data.units.tolist(), strict=True)
         ]
-        found = data.clipped_sums(view.weights, batches, self.clip, mask)
-        return _rows([each.total.to(view.weights).neg() for each in found], view.weights, mask)
+        sums = data.clipped_sums(view.weights, batches, self.clip, mask)
+        return _rows([each.total.to(view.weights).neg() for each in sums], view.weights, mask)
 
     @property
     def record_sum(self) -> RecordSum:

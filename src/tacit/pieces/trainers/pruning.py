@@ -9,8 +9,8 @@ difference::
     Z ← Π(W + U)                               the largest magnitudes of each layer
     U ← U + W − Z
 
-A client's round starts at Z = Π(W), U = 0, repeats the three a few times, and sends Π(W). The penalty makes the client
-learn with the weights that remain what the others would have contributed.
+A client's round starts at Z = Π(W), U = 0, repeats the three a few times, and sends Π(W). The penalty makes the
+remaining weights learn what the others would have contributed.
 
 Each final projection still loses some of it. So after some rounds the mask may be frozen, with either trainer, as Zhang
 et al. freeze it before they retrain: only the weights that the aggregated model has are trained from then on.

@@ -1,4 +1,4 @@
-"""Discrete Gaussian and Skellam noise: how it is sampled, how much, and what it proves about a sum of integers.
+"""Discrete Gaussian and Skellam noise: its sampling, its scale, and the privacy of a sum of integers.
 
 Samples are exact, from a cryptographic source, by inversion of tables. A table holds P(|X| ≤ k) as 127-bit integers. A
 sample looks up a uniform 127-bit number, and one more bit is its sign. Sampling uses no floating point, so the samples
@@ -83,11 +83,11 @@ class CdfTable:
 
     def _search(self, prefixes: HalfWords, source: ByteSource) -> Integers:
         """The same without a guide, with the other 96 bits where the first 31 do not decide."""
-        found = np.searchsorted(self._prefixes, prefixes)
-        undecided = np.flatnonzero(self._prefixes.take(found, mode="clip") == prefixes)
+        counts = np.searchsorted(self._prefixes, prefixes)
+        undecided = np.flatnonzero(self._prefixes.take(counts, mode="clip") == prefixes)
         for i, rest in zip(undecided.tolist(), _rests(source, len(undecided)), strict=True):
-            found[i] = self._count(int(prefixes[i]), rest)
-        return found
+            counts[i] = self._count(int(prefixes[i]), rest)
+        return counts
 
     def _count(self, prefix: int, rest: int) -> int:
         """The number of thresholds that are at most the number with these first 31 and last 96 bits."""
@@ -113,7 +113,7 @@ class CdfTable:
 
 @dataclass(frozen=True, eq=False)
 class Guide:
-    """Where to look in a table: the numbers that begin with the same bits are a cell, and most have one threshold.
+    """An index into a table: the numbers that begin with the same bits are a cell, and most have one threshold.
 
     Attributes:
         shift: by how much a 32-bit word is shifted to get its cell.
@@ -128,13 +128,13 @@ class Guide:
 
 @lru_cache(maxsize=128)  # surplus noise has components of as many scales as losses are tolerated
 def gaussian_table(sigma: float) -> CdfTable:
-    """That of the discrete Gaussian."""
+    """The discrete Gaussian's table."""
     return _tabulate(list(_gaussian_weights(Fraction(sigma) ** 2)))
 
 
 @lru_cache(maxsize=128)
 def skellam_table(sigma: float) -> CdfTable:
-    """That of the Skellam distribution."""
+    """The Skellam distribution's table."""
     return _tabulate(_skellam_weights(Fraction(sigma) ** 2))
 
 

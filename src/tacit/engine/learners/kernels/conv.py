@@ -47,7 +47,7 @@ class ConvWeights:
 
     @property
     def has_small_patches(self) -> bool:
-        """Whether unfolding the inputs pays."""
+        """Whether unfolding the inputs is faster."""
         return self.module.groups == 1 and self.patch_size <= PATCH_LIMIT
 
     def output_size(self, height: int, width: int) -> tuple[int, int]:

@@ -167,12 +167,12 @@ class LayerBuilder:
     @cached_property
     def chain_mask(self) -> ChainMask | None:
         """The mask layer by layer, if there is one."""
-        mask, known = self.descent.mask, self.learner.chain_mask
+        mask, cached = self.descent.mask, self.learner.chain_mask
         if mask is None:
             return None
-        if known is None or not (known.mask is mask or torch.equal(known.mask, mask)):
-            known = self.learner.chain_mask = ChainMask.of(mask, self.learner.chain, self.learner.layout)
-        return known
+        if cached is None or not (cached.mask is mask or torch.equal(cached.mask, mask)):
+            cached = self.learner.chain_mask = ChainMask.of(mask, self.learner.chain, self.learner.layout)
+        return cached
 
     @cached_property
     def first_trained(self) -> int:

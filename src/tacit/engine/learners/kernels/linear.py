@@ -215,8 +215,8 @@ class BlockLinear:
 
     def forward(self, x: Tensor) -> Tensor:
         """The shared product, corrected by the block's inputs, and a 1 if the mask has a bias."""
-        out, taken = self.weights.apply(x), self.mask.block_inputs.take(x)
-        self.x = taken if self.mask.block_width == taken.shape[-1] else F.pad(taken, (0, 1), value=1.0)
+        out, inputs = self.weights.apply(x), self.mask.block_inputs.take(x)
+        self.x = inputs if self.mask.block_width == inputs.shape[-1] else F.pad(inputs, (0, 1), value=1.0)
         if self.trained:
             self.mask.block_outputs.add_product(out, self.x, self.block.transpose(1, 2))
         return out

@@ -125,8 +125,8 @@ class SlopeBounds:
 
     def gain_over(self, reference: Tensor) -> Tensor:
         """How fast each class can at most gain on one reference class per sample, (samples, 1)."""
-        known = self.known - self.known.gather(1, reference)
-        return known + self.uncertain + self.uncertain.gather(1, reference)
+        relative = self.known - self.known.gather(1, reference)
+        return relative + self.uncertain + self.uncertain.gather(1, reference)
 
 
 def _shift_to_cover(distance: Tensor, slope: Tensor) -> Tensor:

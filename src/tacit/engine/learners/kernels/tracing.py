@@ -16,7 +16,7 @@ from torch.nn.modules.utils import _pair
 
 ELEMENTWISE = (nn.ReLU, nn.Sigmoid, nn.Tanh)
 _IDENTITIES = (nn.Identity, nn.Dropout)  # the latter with p=0
-_KNOWN: dict[type[nn.Module], Callable[[Any], bool]] = {  # whether kernels compute a module of this type, as it is set
+_KNOWN: dict[type[nn.Module], Callable[[Any], bool]] = {  # whether kernels support a module, by its settings
     **dict.fromkeys((*ELEMENTWISE, nn.Linear, nn.AvgPool2d, nn.Identity), lambda _: True),
     nn.Conv2d: lambda module: module.padding_mode == "zeros" and even_padding(module) is not None,
     nn.Dropout: lambda module: module.p == 0,

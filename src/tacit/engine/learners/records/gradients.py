@@ -1,4 +1,4 @@
-"""The gradients of single records at one parameter, in forms that answer two questions: their norms, and weighted sums.
+"""Per-record gradients at one parameter, in forms that give their norms and weighted sums.
 
 The gradient of a fully connected layer at one record is g·xᵀ, with its input x and the gradient g at its output. Its
 norm is ‖g‖·‖x‖, and the weighted sum over records is one matrix product: it is never formed (Goodfellow 2015). Where
@@ -46,7 +46,7 @@ class RecordGradients(Protocol):
 
     @property
     def bytes(self) -> int:
-        """The memory that they take."""
+        """Their size in memory, in bytes."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,7 +55,7 @@ class FormedGradients:
 
     Attributes:
         values: (records, length).
-        order: if given, the sizes (outputs, positions, inputs) of `values`, whose parameter is stored as (outputs,
+        order: if present, the sizes (outputs, positions, inputs) of `values`, whose parameter is stored as (outputs,
             inputs, positions): filters, whose patches are read with all channels of a position together.
     """
 
@@ -83,7 +83,7 @@ class FormedGradients:
 
 @dataclass(frozen=True, eq=False)
 class OuterGradients:
-    """Gradients of a matrix that are products of two vectors, g·xᵀ.
+    """Rank-one gradients of a matrix, g·xᵀ.
 
     Attributes:
         g: the gradients at the outputs, (records, outputs).
@@ -116,7 +116,7 @@ class OuterGradients:
 
 @dataclass(frozen=True, eq=False)
 class GramGradients:
-    """Gradients of a matrix that are sums of products over few positions, Σ gₜ·xₜᵀ, in float64.
+    """Gradients of a matrix as sums of outer products over few positions, Σ gₜ·xₜᵀ, in float64.
 
     Attributes:
         g: (records, positions, outputs).
@@ -154,7 +154,7 @@ class GramGradients:
 
 @dataclass(frozen=True, eq=False)
 class LookupGradients:
-    """Gradients of a table of which every record reads a few lines.
+    """Sparse gradients of a table: every record reads a few lines.
 
     Attributes:
         owner: the record of every value, ascending; a record has one value per line that it reads.
@@ -180,8 +180,8 @@ class LookupGradients:
     @classmethod
     def _added(cls, owner: Tensor, line: Tensor, g: Tensor, records: int, lines: int) -> "LookupGradients":
         """With one value for each owner and line, the sum of those in `g`."""
-        unique, where = torch.unique(owner * lines + line, return_inverse=True)
-        values = g.new_zeros(len(unique), g.shape[-1]).index_add_(0, where, g)
+        unique, inverse = torch.unique(owner * lines + line, return_inverse=True)
+        values = g.new_zeros(len(unique), g.shape[-1]).index_add_(0, inverse, g)
         return cls(unique // lines, unique % lines, values, records, lines)
 
     def norms(self, *, wide: bool) -> Tensor:
@@ -192,16 +192,16 @@ class LookupGradients:
         table = out.view(self.lines, self.values.shape[1])
         scaled = self.values * factors[self.owner, None]
         for own in _blocks(self.records):
-            mine = (self.owner >= own.start) & (self.owner < own.stop)
-            table.add_(torch.zeros_like(table).index_add_(0, self.line[mine], scaled[mine]))
+            selected = (self.owner >= own.start) & (self.owner < own.stop)
+            table.add_(torch.zeros_like(table).index_add_(0, self.line[selected], scaled[selected]))
 
     def at(self, coordinates: Tensor) -> FormedGradients:
-        width, known = self.values.shape[1], self.owner * self.lines + self.line
-        records = torch.arange(self.records, device=known.device)
+        width, keys = self.values.shape[1], self.owner * self.lines + self.line
+        records = torch.arange(self.records, device=keys.device)
         wanted = records[:, None] * self.lines + coordinates // width
-        found = torch.searchsorted(known, wanted).clamp(max=max(len(known) - 1, 0))
-        values = self.values[found, coordinates % width]
-        return FormedGradients(values.masked_fill(known[found] != wanted, 0.0))
+        index = torch.searchsorted(keys, wanted).clamp(max=max(len(keys) - 1, 0))
+        values = self.values[index, coordinates % width]
+        return FormedGradients(values.masked_fill(keys[index] != wanted, 0.0))
 
     def averaged(self, counts: Tensor) -> "LookupGradients":
         person = _persons(counts)[self.owner]

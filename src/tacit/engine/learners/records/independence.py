@@ -1,12 +1,12 @@
-"""Which models treat every record by itself: a proof over the operations of the model, which are then what is computed.
+"""Proves, operation by operation, that a model treats records independently; the proved graph is then executed.
 
-Clipping bounds what one record adds to a sum only if no record changes another's gradient. No trial can show that: a
-model may look at its neighbours only beyond a threshold, or from the tenth batch on. So the forward function is traced
-once (`torch.fx`), and every operation of the graph must be one that is known to compute f(x)ᵢ = g(xᵢ) for batches of
-any size: linear layers, convolutions, norms over channels, functions of single numbers, reductions over other
-dimensions than the first. The graph, and not the module, is then executed, so that nothing else can happen later.
+Clipping bounds the contribution of one record only if no record changes another's gradient. No test can show that: a
+model may compare records only beyond a threshold, or from the tenth batch on. So the forward function is traced once
+(`torch.fx`), and every operation of the graph must be one that is known to compute f(x)ᵢ = g(xᵢ) for batches of any
+size: linear layers, convolutions, norms over channels, functions of single numbers, reductions over other dimensions
+than the first. The graph is then executed instead of the module, so that no other operation can run later.
 
-What is not proved is computed with single records as batches of one, where there is nothing to look at.
+Models without a proof run on batches of one record, where there is nothing to compare.
 """
 
 import copy
@@ -42,9 +42,9 @@ def traced(model: nn.Module) -> fx.GraphModule | None:
 
 
 def treats_records_alone(graph: fx.GraphModule, x: Tensor) -> bool:
-    """Whether it is proved that every operation treats each record by itself, for records of the shape of the first.
+    """Whether every operation provably treats records independently, for records of the shape of the first.
 
-    No operation is executed that is not known.
+    Unknown operations are not executed.
     """
     try:
         with torch.no_grad():
@@ -77,7 +77,7 @@ class Call:
 
     Attributes:
         args: the arguments, values in place of nodes, and `_SIZE` for the number of records.
-        kwargs: the arguments that are given by name, in the same form.
+        kwargs: the keyword arguments, in the same form.
         records: which of the tensors in them have records in their first dimension, by identity.
     """
 
@@ -88,10 +88,10 @@ class Call:
     @property
     def x(self) -> Tensor:
         """The first argument, which has records."""
-        found = self.args[0] if self.args else self.kwargs["input"]
-        if not isinstance(found, Tensor) or id(found) not in self.records:
+        argument = self.args[0] if self.args else self.kwargs["input"]
+        if not isinstance(argument, Tensor) or id(argument) not in self.records:
             raise _NotProvedError
-        return found
+        return argument
 
     @property
     def rank(self) -> int:
@@ -126,7 +126,7 @@ _Rule = Callable[[Call], bool]
 
 
 def _elementwise(call: Call) -> bool:
-    """Numbers of the same place; what has no records has no place for them either, and is the same for all."""
+    """Elementwise; a tensor without records has no dimension for them either, and is the same for all."""
     tensors = [each for each in call.leaves if isinstance(each, Tensor)]
     ranks = {each.dim() for each in tensors if id(each) in call.records}
     others = (each for each in tensors if id(each) not in call.records)
@@ -193,9 +193,9 @@ def _product(call: Call) -> bool:
 
 
 def _sizes(call: Call) -> tuple[Any, ...]:
-    """Sizes or dimensions, given one by one or as a tuple."""
-    given = call.args[1:] or tuple(call.kwargs.values())
-    return tuple(given[0]) if len(given) == 1 and isinstance(given[0], tuple | list) else given
+    """Sizes or dimensions, one by one or as a tuple."""
+    sizes = call.args[1:] or tuple(call.kwargs.values())
+    return tuple(sizes[0]) if len(sizes) == 1 and isinstance(sizes[0], tuple | list) else sizes
 
 
 def _leaves(values: Iterable[Any]) -> Iterator[Any]:
@@ -293,7 +293,7 @@ PURE = FUNCTIONS.keys() - {*IN_PLACE}  # which change no parameter
 
 
 class _Proof(fx.Interpreter):
-    """Executes a graph on a few records; raises `_NotProvedError` at the first operation that is not known.
+    """Executes a graph on a few records; raises `_NotProvedError` at the first unknown operation.
 
     Every value is of one of four kinds: a tensor with the records in its first dimension, the shape of one, the number
     of records, or a constant, which depends on no record.
@@ -307,22 +307,22 @@ class _Proof(fx.Interpreter):
 
     def run_node(self, n: fx.Node) -> Any:
         kind = self._kind(n)
-        found = super().run_node(n)
+        result = super().run_node(n)
         if kind is self.records:
-            _check(isinstance(found, Tensor) and found.dim() > 0 and len(found) == _COPIES)
+            _check(isinstance(result, Tensor) and result.dim() > 0 and len(result) == _COPIES)
         if kind is not None:
             kind.add(n)
-        return found
+        return result
 
     def _kind(self, n: fx.Node) -> set[fx.Node] | None:
         """Where the result belongs; None: it is a constant."""
-        known = self.records | self.shapes | self.sizes
+        tracked = self.records | self.shapes | self.sizes
         if n.op == "placeholder":
             return self.records
         if n.op == "output":
             _check(n.args[0] in self.records)
             return None
-        if not any(each in known for each in n.all_input_nodes):
+        if not any(each in tracked for each in n.all_input_nodes):
             _check(n.op == "get_attr" or n.target in PURE)
             return None
         if self._reads_shape(n):

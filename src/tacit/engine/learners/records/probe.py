@@ -1,7 +1,7 @@
-"""Refuses models in which records visibly change each other, by trying a few: there they would learn something else.
+"""Rejects models in which records visibly influence each other, by a test on a few records.
 
-The bound does not rest on this. What is not proved to treat records alone is computed with batches of one, in which a
-model that compares records finds nothing to compare: it would be trained for another purpose than it is used for.
+The clipping bound does not depend on this test. Models without a proof of independence run on batches of one; a model
+that compares records finds nothing to compare there, and would learn something else.
 """
 
 import copy
@@ -38,33 +38,33 @@ def check_independent(model: nn.Module, loss: Loss, x: Tensor, y: Tensor) -> Non
     singles = [_losses(own, loss, x[i : i + 1], y[i : i + 1]) for i in range(len(x))]
     alone, slack = (torch.cat(side) for side in zip(*singles, strict=True))
     for batch in BATCHES:
-        found = _losses(own, loss, x[batch], y[batch])[0]
-        if found.shape != alone[batch].shape or not _agree(found, alone[batch], slack[batch]):
+        together = _losses(own, loss, x[batch], y[batch])[0]
+        if together.shape != alone[batch].shape or not _agree(together, alone[batch], slack[batch]):
             raise ModelError(MIXED.format("loss"))
     if _gradients_differ(own, loss, x, y):
         raise ModelError(MIXED.format("gradient"))
 
 
 def different_records(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """Records made from the first one: mirrored, random, far larger, empty, negative; with its target and others."""
+    """Variants of the first record: mirrored, random, far larger, empty, negative; with its target and others."""
     source, (first,) = torch.Generator().manual_seed(0), x[:1]
-    made = []
+    records = []
     for number in range(BATCH_SIZE):
         mirrored = first.flip(tuple(range(first.dim())))
         if first.is_floating_point():
             random = torch.randn(first.shape, generator=source, dtype=torch.float64).to(first.dtype)
             kinds = (first + 0.1 * number * random, mirrored + 0.1 * number * random, random, _LARGE * random)
-            made.append((*kinds, torch.zeros_like(first), -first)[number % _KINDS])
+            records.append((*kinds, torch.zeros_like(first), -first)[number % _KINDS])
         else:
             order = torch.randperm(first.numel(), generator=source)
             kinds = (first, mirrored, first.flatten()[order].view_as(first), torch.full_like(first, first.max()))
-            made.append((*kinds, torch.zeros_like(first), torch.full_like(first, first.min()))[number % _KINDS])
+            records.append((*kinds, torch.zeros_like(first), torch.full_like(first, first.min()))[number % _KINDS])
     targets = [y[0], torch.zeros_like(y[0]), torch.ones_like(y[0]) if y.is_floating_point() else y[0]]
-    return torch.stack(made), torch.stack([targets[number % 3] for number in range(BATCH_SIZE)])
+    return torch.stack(records), torch.stack([targets[number % 3] for number in range(BATCH_SIZE)])
 
 
 def _accepted(model: nn.Module, loss: Loss, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """The records, with the first in place of those that the model does not accept, such as words it does not know."""
+    """The records, with the first in place of those that the model rejects, such as unknown words."""
     accepted = [i if i == 0 or _accepts(model, loss, x[i : i + 1], y[i : i + 1]) else 0 for i in range(len(x))]
     return x[accepted], y[accepted]
 
@@ -72,7 +72,7 @@ def _accepted(model: nn.Module, loss: Loss, x: Tensor, y: Tensor) -> tuple[Tenso
 def _accepts(model: nn.Module, loss: Loss, x: Tensor, y: Tensor) -> bool:
     try:
         _losses(copy.deepcopy(model), loss, x, y)
-    except Exception:  # a user's module may fail in any way; of its own records it will be heard
+    except Exception:  # a user's module may fail in any way; on its own records it raises later
         return False
     return True
 
@@ -90,7 +90,7 @@ def _agree(found: Tensor, expected: Tensor, sizes: Tensor) -> bool:
 
 
 def _gradients_differ(model: nn.Module, loss: Loss, x: Tensor, y: Tensor) -> bool:
-    """Whether the gradients of ordinary records add up to another one than that of their batch."""
+    """Whether the gradients of ordinary records do not add up to that of their batch."""
     few = [i for i in range(BATCH_SIZE) if i % _KINDS in (0, 1, 2)]
     together, apart = _gradient(model, loss, x[few], y[few]), [_gradient(model, loss, x[[i]], y[[i]]) for i in few]
     difference = float((together - torch.stack(apart).sum(0)).norm())
@@ -101,5 +101,5 @@ def _gradient(model: nn.Module, loss: Loss, x: Tensor, y: Tensor) -> Tensor:
     """The gradient of the sum of these records' losses at all trained weights."""
     trained = [p for p in model.parameters() if p.requires_grad]
     total = loss.per_sample(model(x), y).sum()
-    found = torch.autograd.grad(total, trained, allow_unused=True, materialize_grads=True)
-    return torch.cat([part.flatten() for part in found]).double()
+    gradients = torch.autograd.grad(total, trained, allow_unused=True, materialize_grads=True)
+    return torch.cat([part.flatten() for part in gradients]).double()

@@ -1,4 +1,4 @@
-"""Sums of gradients that are clipped record by record, or person by person, and which way is taken for which model.
+"""Sums of gradients clipped per record or per person, and the choice of the way to compute them.
 
 `BatchedRecords` computes a few records at a time, by the rules of a model's layers or with `torch.func` (`ways`).
 `ReferenceRecords` computes one record at a time with autograd, slow and simple; other ways must agree with it.
@@ -53,7 +53,7 @@ class _Job:
 class BatchedRecords:
     """Sums of clipped gradients, computed for a few records at a time.
 
-    The number of records at a time depends on the memory that one of them takes, and on nothing else.
+    The number of records at a time depends only on the memory that one of them needs.
     """
 
     def __init__(self, way: LayerRules | MappedGradient) -> None:
@@ -100,8 +100,8 @@ class BatchedRecords:
 
     def _gradients(self, job: "_Job", x: Tensor, y: Tensor, counts: Tensor | None) -> "list[_Part]":
         """The gradients of a few records, or the mean gradients of a few persons."""
-        found = self.way.gradients(x, y, job.targets)
-        pairs = [(job.targets[name], part) for name, part in found.items()]
+        gradients = self.way.gradients(x, y, job.targets)
+        pairs = [(job.targets[name], part) for name, part in gradients.items()]
         parts = [(to, part if to.coordinates is None else part.at(to.coordinates)) for to, part in pairs]
         return parts if counts is None else [(target, part.averaged(counts)) for target, part in parts]
 
@@ -170,11 +170,11 @@ CANNOT_MAP = (RuntimeError, ValueError, TypeError, IndexError, Warning)
 
 
 class AutoRecords:
-    """The rules of layers where the model consists of such, otherwise `torch.func`, otherwise one record at a time.
+    """Layer rules where they cover the model, otherwise `torch.func`, otherwise one record at a time.
 
-    Records are computed together, by the rules, only if it is proved that none changes what is computed for another;
-    otherwise each is computed as a batch of its own. A way is taken if it agrees with the reference on two records made
-    from the first one. This depends on the model and the loss, never on timing.
+    Records are computed together, by the rules, only if they are provably independent; otherwise each is a batch of its
+    own. A way is chosen if it agrees with the reference on two variants of the first record. The choice depends on the
+    model and the loss, never on timing.
 
     Raises:
         ModelError: gradients of single records do not exist, or are not independent of other records.
@@ -200,7 +200,7 @@ class AutoRecords:
         return self._chosen.clipped_sum(weights, x, y, clip, mask, counts)
 
     def choose(self, x: Tensor, y: Tensor) -> "BatchedRecords | ReferenceRecords":
-        """The way for this model, tried on one record and the same record reversed."""
+        """The way for this model, tested on one record and the same record reversed."""
         check_records(self.model, self.loss)
         if x.is_floating_point():  # a record of extreme numbers decides nothing
             x = torch.nan_to_num(x, posinf=0.0, neginf=0.0).clamp(-100, 100)
@@ -209,8 +209,8 @@ class AutoRecords:
         if not (proved and type(self.loss) in PROVED_LOSSES):
             check_independent(self.model, self.loss, x, y)
         x, y = torch.cat([x, x.flip(tuple(range(1, x.dim())))]), torch.cat([y, y])
-        if proved and LayerRules.follows_rules(self.model) and self._agrees(tried := BatchedRecords(rules), x, y):
-            return tried
+        if proved and LayerRules.follows_rules(self.model) and self._agrees(batched := BatchedRecords(rules), x, y):
+            return batched
         mapped = BatchedRecords(MappedGradient(self.model, self.loss))
         return mapped if self._agrees(mapped, x, y) else self.reference
 
@@ -219,12 +219,12 @@ class AutoRecords:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             try:
-                found = tried.clipped_sum(weights, x, y, 1e6, None)
+                actual = tried.clipped_sum(weights, x, y, 1e6, None)
             except CANNOT_MAP:
                 return False
         expected = self.reference.clipped_sum(weights, x, y, 1e6, None)
-        close = (found.total - expected.total).norm() <= AGREEMENT * expected.total.norm()
-        return bool(close) and torch.allclose(found.norms, expected.norms, rtol=AGREEMENT)
+        close = (actual.total - expected.total).norm() <= AGREEMENT * expected.total.norm()
+        return bool(close) and torch.allclose(actual.norms, expected.norms, rtol=AGREEMENT)
 
 
 def check_records(model: nn.Module, loss: Loss) -> None:
@@ -289,5 +289,5 @@ class ReferenceRecords:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
             loss = self.loss.per_sample(fresh_copy(self.model)(x), y).sum()
-        found = torch.autograd.grad(loss, self.parameters, allow_unused=True, materialize_grads=True)
-        return torch.cat([gradient.reshape(-1) for gradient in found])
+        gradients = torch.autograd.grad(loss, self.parameters, allow_unused=True, materialize_grads=True)
+        return torch.cat([gradient.reshape(-1) for gradient in gradients])

@@ -1,12 +1,12 @@
-"""Two ways to the gradients of single records: the rules of a model's layers, and `torch.func` for all other models.
+"""Two ways to compute per-record gradients: layer rules, and `torch.func` for all other models.
 
 A rule is a function for one type of layer: how the gradients at its parameters follow from its inputs and the gradient
 at its outputs. The rules need one forward and one backward pass. In the backward pass the gradients at the outputs of
 layers are computed, not those of parameters; norms follow from them, then the clipping factors, and from these the
 clipped sum (Bu et al. 2023, «book-keeping»). `torch.func` forms the gradient of every record.
 
-With the rules, records are computed together, so that they are for models only of which it is proved that no record
-changes another's numbers (`is_proved`). `torch.func` shows the model one record at a time, whatever it is.
+The rules compute records together, so they require a proof that the model treats records independently (`is_proved`).
+`torch.func` gives any model one record at a time.
 """
 
 import copy
@@ -144,9 +144,9 @@ def is_loss_proved(loss: Loss, outputs: Tensor, y: Tensor) -> bool:
 class LayerRules:
     """Gradients by the rules of layers.
 
-    Every layer must be called once, with the records in the first dimension. `follows_rules` says whether all trained
-    parameters belong to known layers; that nothing else uses them is found by comparing with the reference. What is
-    computed is the graph of the model's operations, and not its forward function.
+    Every layer must be called once, with the records in the first dimension. `follows_rules` checks that all trained
+    parameters belong to known layers; the comparison with the reference checks that nothing else uses them. The graph
+    of the model's operations is executed, not its forward function.
     """
 
     def __init__(self, model: nn.Module, loss: Loss) -> None:
@@ -164,7 +164,7 @@ class LayerRules:
         self._wanted: Collection[str] = ()
         self._found: dict[str, RecordGradients] = {}
         self._sizes = 0
-        self._start = torch.zeros((), requires_grad=True)  # from which gradients are asked for
+        self._start = torch.zeros((), requires_grad=True)  # the input of autograd's backward pass
 
     @staticmethod
     def follows_rules(model: nn.Module) -> bool:
@@ -194,16 +194,16 @@ class LayerRules:
         with torch.enable_grad():
             loss = self._losses(self.graph.forward(x), y).sum()
             torch.autograd.grad(loss, self._start, allow_unused=True)
-        found, self._found = self._found, {}
-        return found
+        gradients, self._found = self._found, {}
+        return gradients
 
     def memory(self, x: Tensor, y: Tensor) -> int:
-        """How many bytes one record takes while it is computed, about."""
-        found = self.gradients(x, y, self.layout.names)
-        return self._sizes + sum(gradients.bytes for gradients in found.values())
+        """The approximate working memory of one record, in bytes."""
+        by_name = self.gradients(x, y, self.layout.names)
+        return self._sizes + sum(gradients.bytes for gradients in by_name.values())
 
     def _losses(self, outputs: Tensor, y: Tensor) -> Tensor:
-        """The loss of every record, of a loss that is not known by its own output and target alone."""
+        """The loss of every record; an unknown loss gets one record's output and target at a time."""
         if is_loss_proved(self.loss, outputs, y):
             return self.loss.per_sample(outputs, y)
         from torch.func import vmap  # takes seconds to import
@@ -235,7 +235,7 @@ def _patch_numbers(module: nn.Module, output: Tensor) -> int:
 
 
 class _Observed(torch.autograd.Function):
-    """The identity, whose gradient is shown to an observer; below the first observed layer, none is computed."""
+    """The identity, which passes its gradient to an observer; below the first observed layer, none is computed."""
 
     @staticmethod
     def forward(ctx: Any, output: Tensor, _: Tensor, observer: Any) -> Tensor:
@@ -254,7 +254,7 @@ class _Observed(torch.autograd.Function):
 class MappedGradient:
     """Gradients of any module, with `torch.func`: `vmap` over records of the gradient at the same weights.
 
-    The model sees batches of one record. What it keeps of them is lost with the copy that saw them.
+    The model sees batches of one record. State that it keeps of them is discarded with the copy.
     """
 
     def __init__(self, model: nn.Module, loss: Loss) -> None:
@@ -273,8 +273,8 @@ class MappedGradient:
         trained = {name: value for name, value in self.parameters.items() if name in wanted}
         self._fresh = fresh_copy(self.model)
         with sdpa_kernel(SDPBackend.MATH):  # the only form of attention that can be mapped
-            found = self._mapped(trained, x, y)
-        return {name: FormedGradients(value.flatten(1)) for name, value in found.items()}
+            gradients = self._mapped(trained, x, y)
+        return {name: FormedGradients(value.flatten(1)) for name, value in gradients.items()}
 
     def memory(self, x: Tensor, y: Tensor) -> int:
         return 3 * sum(value.numel() * value.element_size() for value in self.parameters.values())
