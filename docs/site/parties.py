@@ -45,7 +45,7 @@ def _server(method: Method) -> str:
 
 
 def _guarantee(method: Method) -> str:
-    price = method.sized(1.0).mechanism.price(0)
+    price = method.with_noise_multiplier(1.0).mechanism.price(0)
     if method.terms.units == (Unit.RECORD,):
         sums = "anyone who receives the models or sees the sums" if method.terms.record_bound is not None else ""
         return f"(ε, δ) for every record, against {within_adversary(sums=sums)}"

@@ -83,7 +83,7 @@ def test_rows_are_those_of_the_table_in_memory(kind: str, tmp_path: Path) -> Non
 
 def test_persons_are_those_of_the_table_in_memory(tmp_path: Path) -> None:
     frame = FRAME.assign(name=[f"P{number}" for number in RANDOM.integers(0, 40, ROWS)])
-    options = {"target": "died", "client": "hospital", "patient": "name"}
+    options = {"target": "died", "client": "hospital", "person": "name"}
     stored = tacit.Population.from_parquet(tmp_path / "clients", one_file(tmp_path, frame), **options)
     memory = tacit.Task.from_table(frame, test=0, **options).population
     names = [json.loads(line) for line in (tmp_path / "clients" / "names.jsonl").read_text().splitlines()]
@@ -101,7 +101,7 @@ def test_persons_are_those_of_the_table_in_memory(tmp_path: Path) -> None:
 
 def test_rows_of_nobody_are_refused(tmp_path: Path) -> None:
     frame = FRAME.assign(name=["", *FRAME["name"][1:]])
-    with pytest.raises(tacit.DataError, match="the patient 'name' in every row"):
+    with pytest.raises(tacit.DataError, match="the person 'name' in every row"):
         tacit.Population.from_parquet(
             tmp_path / "p", one_file(tmp_path, frame), client="hospital", target="died", person="name"
         )

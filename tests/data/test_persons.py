@@ -79,12 +79,12 @@ def test_the_samples_of_some_persons_follow_each_other() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"patient": [IDS[:4]]}, "Expected 5 person ids for client 0, one per record, got 4."),
-        ({"patient": [IDS, IDS]}, "Expected the person ids of 1 clients, got those of 2."),
-        ({"patient": [["ann", None, "b", "c", "d"]]}, "but record 1 has none"),
-        ({"patient": [["ann", "bob", "b", float("nan"), "d"]]}, "but record 3 has none"),
-        ({"patient": 3}, "Expected ids of persons, got '3'"),
-        ({"patient": "person"}, "Expected client 0 to have named columns for person='person', got a tuple."),
+        ({"person": [IDS[:4]]}, "Expected 5 person ids for client 0, one per record, got 4."),
+        ({"person": [IDS, IDS]}, "Expected the person ids of 1 clients, got those of 2."),
+        ({"person": [["ann", None, "b", "c", "d"]]}, "but record 1 has none"),
+        ({"person": [["ann", "bob", "b", float("nan"), "d"]]}, "but record 3 has none"),
+        ({"person": 3}, "Expected ids of persons, got '3'"),
+        ({"person": "person"}, "Expected client 0 to have named columns for person='person', got a tuple."),
     ],
 )
 def test_ids_that_do_not_fit_are_refused(options: Any, message: str) -> None:
@@ -94,7 +94,7 @@ def test_ids_that_do_not_fit_are_refused(options: Any, message: str) -> None:
 
 
 def test_a_column_that_does_not_exist_is_refused() -> None:
-    with pytest.raises(DataError, match="Expected client 0 to have the column 'persn', given as patient"):
+    with pytest.raises(DataError, match="Expected client 0 to have the column 'persn', given as person"):
         task([frame()], target="died", person="persn")
     population = task([(X, Y)]).population
     with pytest.raises(DataError, match="'person', which no client has as a column"):

@@ -235,7 +235,7 @@ REFUSED: dict[str, tuple[Callable[[Path], Any], dict[str, Any], str]] = {
     ),
     "an empty folder": (lambda f: f, {"client": None}, "one CSV or Parquet file per client .*got none"),
     "infinity": (lambda _: frame(age=[np.inf] * 60), {}, "column 'age' of the table, got infinity in row 1"),
-    "patient and target": (lambda _: frame(), {"patient": "died"}, "different columns as patient and target .*'died'"),
+    "person and target": (lambda _: frame(), {"person": "died"}, "different columns as person and target .*'died'"),
     "one column as both": (lambda _: frame(), {"client": "died"}, "different columns as client and target .*'died' as"),
     "a target that is dropped": (
         lambda _: frame(),

@@ -192,7 +192,7 @@ def test_a_method_must_have_the_enclave_channel() -> None:
 def test_settings_are_checked() -> None:
     with pytest.raises(UserError, match="Expected padding=0 >= 1"):
         Enclave(padding=0)
-    with pytest.raises(UserError, match="Expected least=0 >= 1"):
+    with pytest.raises(UserError, match="Expected min_clients=0 >= 1"):
         Enclave(min_clients=0)
 
 

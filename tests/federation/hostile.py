@@ -100,9 +100,9 @@ def open_hostile(config: Path) -> Handler:
 class HostileTransport(NvflareTransport):
     """A server that sends its sites what it is told to."""
 
-    def ask(self, verb: str, requests: Mapping[str, bytes], patience: float) -> Mapping[str, bytes | Failure]:
+    def ask(self, verb: str, requests: Mapping[str, bytes], timeout: float) -> Mapping[str, bytes | Failure]:
         if verb != ATTACK_SITE:
-            return NvflareTransport.ask(self, verb, requests, patience)
+            return NvflareTransport.ask(self, verb, requests, timeout)
         for name, request in requests.items():
             attack(json.loads(request), through=name)
         return dict.fromkeys(requests, b"done")

@@ -36,7 +36,7 @@ def test_metrics_are_those_of_all_held_out_samples_together(tmp_path: Path, chan
     assert report.overhead["evaluate"].up > 0
 
 
-def test_no_metrics_of_fewer_sites_than_least_cohort(tmp_path: Path) -> None:
+def test_no_metrics_of_fewer_sites_than_min_cohort(tmp_path: Path) -> None:
     consortium = Consortium.at(tmp_path, 5, held_out=0.4, min_cohort=4)
     for name in ("site-0", "site-1"):
         path = consortium.home(name) / "site.toml"

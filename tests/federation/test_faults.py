@@ -212,8 +212,8 @@ def test_replies_swapped_between_two_sites_count_for_neither(tmp_path: Path) -> 
         def sites(self) -> tuple[str, ...]:
             return way.sites()
 
-        def ask(self, verb: str, requests: Mapping[str, bytes], patience: float) -> Mapping[str, bytes | Failure]:
-            found = way.ask(verb, requests, patience)
+        def ask(self, verb: str, requests: Mapping[str, bytes], timeout: float) -> Mapping[str, bytes | Failure]:
+            found = way.ask(verb, requests, timeout)
             return found if verb == REGISTER else {name: found[swapped.get(name, name)] for name in found}
 
     here = server(plan, Swapping())

@@ -39,7 +39,9 @@ pytestmark = pytest.mark.campaign
 KILLS = scaled(1, campaign=20)
 OUT = os.environ.get("TACIT_KILLS_OUT")
 POINTS = [
-    f"{phase} {when}" for phase in ("train 1", "talk 1", "talk 2", "talk 3", "talk 4") for when in ("before", "after")
+    f"{phase} {when}"
+    for phase in ("train 1", "continue 1", "continue 2", "continue 3", "continue 4")
+    for when in ("before", "after")
 ]
 COUNT, ROUNDS, DEATHS_OF_A_RUN = 5, len(POINTS), 3
 FEW_ROUNDS = 4  # of a run that outlives one death of the server

@@ -39,24 +39,24 @@ class Engine:
     def new_context(self):
         yield SimpleNamespace(put=lambda **_: None)
 
-    def send_aux_request(self, names, topic, message, patience, ctx):
+    def send_aux_request(self, names, topic, message, timeout, ctx):
         if topic == ALIVE:
             self.checked += 1
             if self.loses("check"):
-                return self.silence(patience)
+                return self.silence(timeout)
             return {names[0]: self.site._alive(message)}
         assert topic == ASK
         if self.loses("request"):
-            return self.silence(patience)
+            return self.silence(timeout)
         reply = self.site._answer(message)
-        return self.silence(patience) if self.loses("reply") else {names[0]: reply}
+        return self.silence(timeout) if self.loses("reply") else {names[0]: reply}
 
     def loses(self, what: str) -> bool:
         self.lost[what] = self.lost.get(what, 0) - 1
         return self.lost[what] >= 0
 
-    def silence(self, patience: float):
-        time.sleep(patience)
+    def silence(self, timeout: float):
+        time.sleep(timeout)
         return {"ash": make_reply(ReturnCode.TIMEOUT)}
 
 

@@ -100,7 +100,7 @@ def listening(pids: set[int]) -> set[int]:
 
 
 def test_a_site_that_dies_at_work_is_noticed_at_once_and_takes_part_again_after_a_restart(running):
-    got = running.transport.ask("exit", {"birch": b""}, 600.0)  # the test would time out, not this patience
+    got = running.transport.ask("exit", {"birch": b""}, 600.0)  # the test would time out, not this timeout
     assert reasons(got) == {"birch": "absent"}
     assert running.transport.sites() == ("ash", "cedar")
     running.start("birch")

@@ -39,7 +39,7 @@ def test_the_digest_names_all_of_a_plan(tmp_path: Path) -> None:
         {"min_cohort": 4},
         {"retries": 11},
         {"unit": Unit.PERSON},
-        {"patience": Timeouts(train=1)},
+        {"timeouts": Timeouts(train=1)},
     ]
     assert len({plan.digest, *(replace(plan, **other).digest for other in others)}) == 1 + len(others)
     for each in (plan, replace(plan, unit=Unit.PERSON)):

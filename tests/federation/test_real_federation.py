@@ -54,7 +54,7 @@ class Started:
 
     def make_plan(self, kind: str) -> FederationPlan:
         method, args = PLANS[kind]
-        content = {"public": "acme:public", "patience": {"message": 60}, "retries": 50}
+        content = {"public": "acme:public", "timeouts": {"message": 60}, "retries": 50}
         plan = self.consortium.plan(method, f"{kind}.toml", args=args, **content)
         self.consortium.accept(plan)
         return plan
@@ -92,7 +92,7 @@ def test_the_model_is_that_of_the_simulation(started, kind):
 
 def test_a_site_that_dies_is_a_dropout_and_takes_part_again(started):
     plan = started.plans["a site dies"]
-    (started.config("site-1").with_name(DEATH)).write_text("talk 1 before")
+    (started.config("site-1").with_name(DEATH)).write_text("continue 1 before")
     server = started.server(plan)
     delivered: list[set[int]] = []
     for run in follow(server.run_spec, source=server):

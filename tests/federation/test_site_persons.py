@@ -178,8 +178,8 @@ def test_tables_without_the_column_or_without_an_id(tmp_path: Path) -> None:
     table = consortium.home("site-0") / "visits.csv"
     whole = table.read_text()
     for text, words in (
-        (whole.replace("person_id", "who"), "to have the column 'person_id', given as patient"),
-        (whole.replace("P1", ""), "Expected the patient 'person_id' in every row of"),
+        (whole.replace("person_id", "who"), "to have the column 'person_id', given as person"),
+        (whole.replace("P1", ""), "Expected the person 'person_id' in every row of"),
     ):
         table.write_text(text)
         assert words in consortium.site("site-0").files.review(plan).problems[0]

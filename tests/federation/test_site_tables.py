@@ -241,7 +241,7 @@ def test_only_columns_that_the_policy_names_may_be_read(tmp_path: Path) -> None:
 def test_the_id_of_a_person_is_neither_input_nor_target(tmp_path: Path, encoding: Encoding) -> None:
     consortium = consortium_at(tmp_path, encoding, lines='person = "code"')
     found = site_files(consortium).review(plan_of(consortium, unit="person"))
-    assert "which says whose rows are whose here (patient)" in found.problems[0]
+    assert "which says whose rows are whose here (person)" in found.problems[0]
 
 
 def test_a_plan_cannot_say_which_column_names_persons(tmp_path: Path) -> None:

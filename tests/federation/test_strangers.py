@@ -37,7 +37,7 @@ def asked(plan: FederationPlan, /, **changes: Any) -> SiteRequest:
         def sites(self) -> tuple[str, ...]:
             return plan.directory.names
 
-        def ask(self, verb: str, requests: Mapping[str, bytes], patience: float) -> Mapping[str, bytes | Failure]:
+        def ask(self, verb: str, requests: Mapping[str, bytes], timeout: float) -> Mapping[str, bytes | Failure]:
             raise AssertionError
 
     here = server(plan, Recording())
@@ -64,8 +64,8 @@ def addressed(site: Site, request: SiteRequest, **changes: Any) -> SiteRequest:
     assert isinstance(channel, SecureSum)
     parameters = training_parameters(channel, plan.plan.min_cohort, like, now)
     session = session_of(plan.plan, changed, TRAIN, parameters)
-    talk = secagg_messages.pack(Phase.ANNOUNCE, Direction.REQUEST, changed.round, site.number, session.context, b"")
-    return msgspec.structs.replace(changed, talk=talk)
+    opening = secagg_messages.pack(Phase.ANNOUNCE, Direction.REQUEST, changed.round, site.number, session.context, b"")
+    return msgspec.structs.replace(changed, opening=opening)
 
 
 def parts_of(request: SiteRequest) -> dict[Part, torch.Tensor]:
@@ -187,7 +187,7 @@ def test_another_directory_is_refused(tmp_path: Path) -> None:
         ({"cohort": (0, 1, 2, 3, 99)}, "malformed"),
         ({"cohort": (0, 1, 2, 3)}, "malformed"),
         ({"round": 1}, "malformed"),
-        ({"message": b"anything"}, "malformed"),
+        ({"opening": b"anything"}, "malformed"),
         ({"first": b"anything"}, "malformed"),
         ({"first_digest": bytes(32)}, "protocol"),
         ({"plan": bytes(32)}, "plan"),
@@ -204,9 +204,9 @@ def test_a_request_that_no_honest_server_sends_is_refused_before_anything_is_cha
 
 
 GARBAGE: dict[str, Callable[[SiteRequest], dict[str, Any]]] = {
-    "no request of the protocol": lambda _: {"message": b"anything"},
-    "one that is too long": lambda _: {"message": bytes(1 << 20)},
-    "one that was cut": lambda asked: {"message": asked.opening[:-1]},
+    "no request of the protocol": lambda _: {"opening": b"anything"},
+    "one that is too long": lambda _: {"opening": bytes(1 << 20)},
+    "one that was cut": lambda asked: {"opening": asked.opening[:-1]},
     "one of another attempt": lambda asked: {"attempt": asked.attempt + 1},
     "one of another cohort": lambda asked: {"cohort": asked.cohort[:4], "frame": _other_cohort(asked)},
     "no model": lambda asked: {"frame": framed(asked, {})},
@@ -242,7 +242,7 @@ def test_garbage_costs_a_site_nothing_and_leaves_its_attempts_and_its_conversati
     reply = site.handle(TRAIN, wire.pack(request))
     assert isinstance(msgspec.msgpack.decode(reply, type=Answer | Refusal), Answer)
     here = site._plans[plan.digest]
-    progress, talking = here.progress, (here.folder / "conversation").read_bytes()
+    progress, conversation = here.progress, (here.folder / "conversation").read_bytes()
     assert charges(consortium) == 1
     later = addressed(site, request, attempt=2)
     for name, change in GARBAGE.items():
@@ -250,7 +250,7 @@ def test_garbage_costs_a_site_nothing_and_leaves_its_attempts_and_its_conversati
         assert found.code in ("malformed", "protocol"), (name, found)
     assert charges(consortium) == 1
     assert here.progress == progress
-    assert (here.folder / "conversation").read_bytes() == talking
+    assert (here.folder / "conversation").read_bytes() == conversation
     reply = site.handle(TRAIN, wire.pack(later))  # the same attempt, asked for as it should be
     assert isinstance(msgspec.msgpack.decode(reply, type=Answer | Refusal), Answer)
     assert charges(consortium) == 2
@@ -262,7 +262,7 @@ def test_garbage_does_not_use_up_evaluations(tmp_path: Path) -> None:
     plan = consortium.plan("fl-std", args={"cohort": 5, "channel": "SecureSum()"}, evaluate_every=1)
     consortium.accept(plan)
     request, site = asked(plan), consortium.site("site-0")
-    assert refused(site, request, EVALUATE).code == "protocol"  # its `talk` is that of training
+    assert refused(site, request, EVALUATE).code == "protocol"  # its `opening` is that of training
     for name in ("no request of the protocol", "no model"):
         found = refused(site, msgspec.structs.replace(request, **GARBAGE[name](request)), EVALUATE)
         assert found.code in ("malformed", "protocol"), found

@@ -64,10 +64,12 @@ def _federation() -> Iterator[Decoder]:
         BYTES,
     )
     replies = [
-        site_messages.pack(site_messages.signed("talk", site_messages.Answer(0, session, b"body"), identity)),
-        site_messages.pack(site_messages.signed("talk", site_messages.Refusal(0, session, "policy", "No."), identity)),
+        site_messages.pack(site_messages.signed("continue", site_messages.Answer(0, session, b"body"), identity)),
+        site_messages.pack(
+            site_messages.signed("continue", site_messages.Refusal(0, session, "policy", "No."), identity)
+        ),
     ]
-    read = functools.partial(site_messages.read_reply, verb="talk", session=session, site=0, identities=known)
+    read = functools.partial(site_messages.read_reply, verb="continue", session=session, site=0, identities=known)
     yield Decoder("site reply", read, replies, BYTES)
     directory = Directory({"a": known[0]}).to_toml().encode()
     yield Decoder("directory", with_file("d.toml", read_directory), [directory], TEXT)

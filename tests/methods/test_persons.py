@@ -169,7 +169,7 @@ def test_persons_of_a_table_are_held_out_as_a_whole(tmp_path: Path) -> None:
 
 
 def test_the_command_line_names_the_person(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    given = f"--data {table(tmp_path)} --client hospital --target died --patient person_id --workers 1"
+    given = f"--data {table(tmp_path)} --client hospital --target died --person person_id --workers 1"
     arguments = f"run dp-sgd --rounds 1 --set epsilon=8 {given} --out {tmp_path / 'run'}"
     assert cli.main(arguments.split()) == 0
     text = capsys.readouterr().out
@@ -183,7 +183,8 @@ def test_the_command_line_names_the_person(tmp_path: Path, capsys: pytest.Captur
 def test_a_plan_for_persons(capsys: pytest.CaptureFixture[str]) -> None:
     for unit in ("record", "person"):
         assert (
-            cli.main(f"plan --unit {unit} --size 3000 --batch 64 --epochs 2 --noise 1 --delta 1e-5 --json".split()) == 0
+            cli.main(f"calibrate --unit {unit} --size 3000 --batch 64 --epochs 2 --noise 1 --delta 1e-5 --json".split())
+            == 0
         )
     record, person = (json.loads(text + "}") for text in capsys.readouterr().out.split("}\n")[:2])
     assert {**record, "unit": "person"} == person

@@ -88,7 +88,7 @@ def test_cards_of_both_units() -> None:
     ],
 )
 def test_plan_for_records(arguments: str, expected: dict[str, float], capsys: pytest.CaptureFixture[str]) -> None:
-    command = f"plan --unit record --size 3000 --batch 64 --delta 1e-5 --json {arguments}"
+    command = f"calibrate --unit record --size 3000 --batch 64 --delta 1e-5 --json {arguments}"
     assert cli.main(command.split()) == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["unit"], found["adjacency"]) == ("record", "add-or-remove")
@@ -110,5 +110,5 @@ def test_plan_for_records(arguments: str, expected: dict[str, float], capsys: py
     ],
 )
 def test_plans_for_records_that_make_no_sense(arguments: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(f"plan --unit record --delta 1e-5 {arguments}".split()) != 0
+    assert cli.main(f"calibrate --unit record --delta 1e-5 {arguments}".split()) != 0
     assert message in capsys.readouterr().err

@@ -1,6 +1,7 @@
 """A new unit is one value: here a household, all records of which are at one client, from charge to guarantee file."""
 
 from collections.abc import Iterator
+from dataclasses import is_dataclass
 from pathlib import Path
 
 import pytest
@@ -19,14 +20,22 @@ SIZES = (20, 10, 30)
 
 @pytest.fixture
 def household() -> Iterator[Unit]:
-    """As if `HOUSEHOLD = "household"` were a line of `Unit`."""
+    """As if `HOUSEHOLD = "household"` were a line of `Unit`, of which msgspec keeps the values that it has seen."""
+    _forget_values()
     made = str.__new__(Unit, "household")
     made._name_, made._value_ = "HOUSEHOLD", "household"
     Unit._member_names_.append("HOUSEHOLD")
     Unit._member_map_["HOUSEHOLD"] = Unit._value2member_map_["household"] = made
     yield made
+    _forget_values()
     Unit._member_names_.remove("HOUSEHOLD")
     del Unit._member_map_["HOUSEHOLD"], Unit._value2member_map_["household"]
+
+
+def _forget_values() -> None:
+    for kind in (Unit, *filter(is_dataclass, vars(guarantee_file).values())):
+        if isinstance(kind, type) and "__msgspec_cache__" in vars(kind):
+            del kind.__msgspec_cache__
 
 
 def test_a_new_unit_is_charged_guaranteed_and_stored(household: Unit, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ def test_rounds_become_a_table_without_the_names_of_clients(tmp_path: Path) -> N
         rows = [*csv.DictReader(file)]
     assert [int(row["round"]) for row in rows] == list(range(1, 15))
     assert (rows[6]["cohort"], rows[6]["delivered"], rows[6]["up"]) == ("5", "4", "5000")
-    assert float(rows[-1]["epsilon"]) == 1.25
+    assert float(rows[-1]["epsilon_client"]) == 1.25
     assert float(rows[0]["loss"]) == 2.0
     assert float(rows[0]["seconds_train"]) == 0.2
     assert not {"clients", "rejected", "norm"} & set(rows[0])

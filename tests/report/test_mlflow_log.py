@@ -50,7 +50,7 @@ def test_mlflow_reads_settings_rounds_and_the_guarantee(uri: str, tmp_path: Path
     }
     assert run.data.tags["caveat"] == "a warning"
     assert run.data.tags["guarantee"] == str(RunData.read(made).guarantee)
-    assert run.data.metrics["privacy/epsilon"] == 1.25
+    assert run.data.metrics["privacy/epsilon_client"] == 1.25
     assert steps(uri, run, "metrics/accuracy") == list(range(1, 61))
     assert main(["export", str(made), "--to", "mlflow"]) == 0
     (again,) = runs_of(uri)

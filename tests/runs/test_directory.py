@@ -161,7 +161,7 @@ def with_manifest(**changes: object):
         (with_manifest(method={"name": "m"}), "Expected method of .* to have the key 'args'"),
         (with_manifest(extra=1), "Expected keys of .*, got 'extra'"),
         (with_manifest(seed="1"), "Expected seed of .* to be a whole number, got '1'"),
-        (with_manifest(status="lost"), "Expected status of .* in failed, finished, interrupted, running, got 'lost'"),
+        (with_manifest(status="lost"), "Expected status of .* in running, interrupted, failed, finished, got 'lost'"),
         (with_manifest(versions={**versions(), "tacit": "0.0.1"}), "another version, tacit 0.0.1"),
         (with_manifest(versions={**versions(), "torch": "1.0"}), "another version, torch 1.0"),
         (lambda path: (path / CHECKPOINT).write_bytes((path / CHECKPOINT).read_bytes()[:-1]), "cut or changed"),

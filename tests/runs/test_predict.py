@@ -210,7 +210,7 @@ def test_a_resumed_run_keeps_its_encoding_and_its_columns(capsys: pytest.Capture
     with pytest.raises(tacit.UserError, match="another encoding of its table"):
         trained(other, out="run", resume=True)
     assert trained(made, out="run", resume=True).state.round == 2
-    for option in (["--patient", "id"], ["--client", "hospital"], ["--public", "new.csv"]):
+    for option in (["--person", "id"], ["--client", "hospital"], ["--public", "new.csv"]):
         assert main(["run", "--resume", "run", *option]) == 2
         assert f"Expected --resume without {option[0]}" in capsys.readouterr().err
 

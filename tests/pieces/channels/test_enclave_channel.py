@@ -123,7 +123,9 @@ def test_with_too_few_contributors_the_model_stays() -> None:
 
 
 def test_cohorts_that_are_always_too_small_are_refused_before_the_run() -> None:
-    with pytest.raises(UserError, match=r"cohorts of at least 5 clients for Enclave\(least=4, colluding=0.1\), got 4"):
+    with pytest.raises(
+        UserError, match=r"cohorts of at least 5 clients for Enclave\(min_clients=4, colluding=0.1\), got 4"
+    ):
         tacit.train(method(Enclave(min_clients=4)), task(), workers=1)
 
 

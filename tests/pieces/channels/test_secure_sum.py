@@ -161,7 +161,7 @@ def test_the_card_declares_what_is_tolerated() -> None:
         ({"corrupt": 1.0}, r"Expected corrupt=1.0 in \[0, 1\)"),
         ({"dropout": -0.1}, r"Expected dropout=-0.1 in \[0, 1\)"),
         ({"bits": 33}, r"Expected bits=33 in \[8, 32\]"),
-        ({"max_row_norm": 0.0}, "Expected max_row_norm=0.0 > 0"),
+        ({"value_range": 0.0}, "Expected value_range=0.0 > 0"),
     ],
 )
 def test_invalid_settings_are_refused(wrong: dict[str, Any], sentence: str) -> None:

@@ -25,6 +25,6 @@ def run(args: argparse.Namespace) -> int:
         path.write_text(text.format(name=name), encoding="utf-8")
     method, test = files
     print(f"Wrote {method} and {test}. Next:")
-    print("\n".join(f"  tacit {verb} {method}:{name}" for verb in ("run", "card", "check")))
+    print("\n".join(f"  tacit {verb} {method}:{name}" for verb in ("run", "card", "probe")))
     print(f"  python -m pytest {test}")
     return 0
