@@ -15,7 +15,7 @@ from tacit.errors import StorageError
 COMMANDS = ("run", "methods", "card", "data", "calibrate", "attack", "audit", "enclave", "reproduce")
 WITHOUT_TORCH = [
     ("--version", 0, "tacit "),
-    ("--help", 0, "docs/glossary.md"),
+    ("--help", 0, "ε bounds"),
     ("methods", 0, "fl-top-dp"),
     ("methods --json", 0, '"fl-top-dp"'),
     ("data list", 0, "fashion-mnist"),

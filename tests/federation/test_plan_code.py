@@ -105,7 +105,7 @@ def test_no_command_runs_what_only_a_plan_names(
     code = main(line)
     out, err = capsys.readouterr()
     assert not folder.marker.exists()
-    # the public data are loaded at the server only, so that a site accepts them; an explanation reports without running them
+    # public data are loaded at the server only, so that a site accepts them; an explanation does not run them
     allowed = "public" in names if line[0] == "site" else line[1] == "explain" and "method" not in names
     assert (code == 0) is (allowed or ("--refuse" in line and not err)), out + err
     assert "Traceback" not in err

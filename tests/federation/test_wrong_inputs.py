@@ -57,7 +57,7 @@ def test_names_that_no_kit_has_are_refused_before_a_run(tmp_path, capsys, monkey
     monkeypatch.chdir(tmp_path)
     Consortium.at(tmp_path, 3).plan("fl-std", args={"cohort": 3})
     assert cli.main(["federation", "init", ".", "--host", "localhost", "--sites", "site-0", "site-1", "other"]) == 0
-    monkeypatch.setattr("tacit.federation.transport.relay.RelayTransport.check", lambda _: None)
+    monkeypatch.setattr("tacit.federation.transport.relay.RelayTransport.validate", lambda _: None)
     assert cli.main(["federation", "run", "plan.toml", "--trust"]) == 2
     assert "got site-2. Sites connect with the names of their start-up kits" in capsys.readouterr().err
 

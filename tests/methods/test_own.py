@@ -120,9 +120,9 @@ def test_the_methods_of_a_file_are_listed_without_executing_it(capsys: pytest.Ca
 
 
 def test_the_laws_are_tried_on_a_method_of_ones_own(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["check", "mine.py:fedprox"]) == 0
+    assert main(["probe", "mine.py:fedprox"]) == 0
     assert "Tacit's own, which its test suite tries: sampler FixedSize" in capsys.readouterr().out
-    assert main(["check", "mine.py:loud"]) == 1
+    assert main(["probe", "mine.py:loud"]) == 1
     assert "aggregator Loud: " in capsys.readouterr().out
 
 
@@ -134,7 +134,7 @@ def test_methods_of_tacit_pass(name: str) -> None:
 def test_new_writes_a_method_and_a_test_that_passes(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["new", "method", "my-method"]) == 0
     assert "tacit probe my_method.py:my_method" in capsys.readouterr().out
-    assert main(["check", "my_method.py:my_method"]) == 0
+    assert main(["probe", "my_method.py:my_method"]) == 0
     assert "server HeavyBall: 2 trials, no violation found" in capsys.readouterr().out
     line = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_my_method.py"]
     assert subprocess.run(line, check=False, capture_output=True).returncode == 0
