@@ -16,8 +16,8 @@ Examples:
   tacit attack dlg fedavg               reconstruct training data from updates
   tacit audit geyer                     an empirical lower bound on ε, compared with the claimed ε
 
-ε bounds what a run reveals about one client, record or person, and small values protect well: tacit card METHOD says whom
-it protects, and from whom.
+ε bounds what a run reveals about one client, record or person, and small values protect well.
+tacit card METHOD says whom it protects, and from whom.
 """
 
 # `parsers` has a module per command, discovered by listing: its docstring is the command's help (the first line is the

@@ -31,7 +31,7 @@ class PlanExplanation:
         colluding: how many of them may collude with the server; None: the channel hides nothing from it.
         messages: messages of the server to a site in a round.
         up: bytes that a site sends in a round; None: as for `parameters`.
-        down: bytes that it receives; None: likewise.
+        down: bytes that it receives; None: as above.
         epsilon: ε of a site that takes part in all rounds, against the server; infinite: no proof.
         delta: the δ of that ε.
         unit: the unit of that ε.
