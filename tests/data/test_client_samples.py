@@ -28,7 +28,7 @@ from torch.utils.data import (
 
 import tacit
 from tacit.data import client_samples, data_sets
-from tacit.data.tensors import is_mapped
+from tacit.data.tensors import MappedTensor
 
 X = np.random.default_rng(0).normal(size=(12, 3))
 Y = np.arange(12) % 2
@@ -233,10 +233,10 @@ def test_memory_mapped_data_stay_on_disk(tmp_path: Path) -> None:
     halves = tacit.Task(model=nn.Linear(3, 2), clients=parts(mapped(tmp_path), Y))
     files = tacit.Task(model=nn.Linear(3, 2), clients=[(mapped(tmp_path, name), Y) for name in ("one", "two")])
     pool = tacit.Population.split(mapped(tmp_path), Y, [[0, 2, 4], np.array([1, 3])])
-    assert is_mapped(halves.population.x)
-    assert is_mapped(files.population.x)
+    assert isinstance(halves.population.x, MappedTensor)
+    assert isinstance(files.population.x, MappedTensor)
     assert torch.equal(files.population.x, torch.tensor(np.concatenate([X, X])).float())
-    assert is_mapped(tacit.Task(model=nn.Linear(3, 2), clients=pool).population.x)
+    assert isinstance(tacit.Task(model=nn.Linear(3, 2), clients=pool).population.x, MappedTensor)
 
 
 def test_memory_mapped_images_of_bytes_are_converted_batch_by_batch(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ import tacit
 from tacit.core.prices import Unit
 from tacit.data import parquet_population, row_places
 from tacit.data.encoding import Encoding
-from tacit.data.population_files import STORED
+from tacit.data.population_files import StoredTensor
 from tacit.data.row_places import RowPlaces
 
 ROWS = 300
@@ -112,7 +112,7 @@ def test_a_task_of_the_folder_trains_from_disk(tmp_path: Path) -> None:
     folder = tmp_path / "clients"
     tacit.Population.from_parquet(folder, one_file(tmp_path), client="hospital", **OPTIONS)
     task = tacit.Task.from_table(folder, target="died", test=FRAME[:50], public=FRAME[:20])
-    assert hasattr(task.population.x, STORED)
+    assert isinstance(task.population.x, StoredTensor)
     run = tacit.train(tacit.methods.fedavg(rounds=1, cohort=5), task, workers=1)
     assert "balanced_accuracy" in run.metrics
     assert task.encoding is not None

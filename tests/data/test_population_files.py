@@ -14,7 +14,7 @@ from tacit import methods
 from tacit.core import Method
 from tacit.core.prices import Unit
 from tacit.data import Population, Task
-from tacit.data.population_files import STORED, PopulationWriter, open_population, read_ahead, release_pages
+from tacit.data.population_files import PopulationWriter, StoredTensor, open_population, read_ahead, release_pages
 from tacit.engine import rounds
 from tacit.errors import DataError, UserError
 from tacit.pieces.samplers import FixedSize
@@ -28,7 +28,7 @@ METHOD = Method(name="m", rounds=2, sampler=FixedSize(6), trainer=Sgd(lr=0.1, ep
 def test_training_from_disk_gives_the_same_bits(tmp_path: Path, workers: int) -> None:
     memory = zoo.population(SIZES)
     disk = Population.write(tmp_path / "p", memory)
-    assert hasattr(Task(model=zoo.mlp, clients=disk).population.x, STORED)
+    assert isinstance(Task(model=zoo.mlp, clients=disk).population.x, StoredTensor)
     finals = []
     for clients in (memory, Population.open(tmp_path / "p")):
         *_, (state, _) = rounds(
@@ -47,7 +47,7 @@ def visited() -> Population:
 
 def test_training_persons_from_disk_gives_the_same_bits(tmp_path: Path) -> None:
     disk, finals = Population.write(tmp_path / "p", visited()), []
-    assert hasattr(disk.persons, STORED)
+    assert isinstance(disk.persons, StoredTensor)
     method = methods.dp_sgd(rounds=2, epsilon=None, noise=1.0)
     for clients in (visited(), disk, zoo.population(SIZES)):
         *_, (state, _) = rounds(method, Task(model=zoo.mlp, clients=clients), seed=1, workers=1, randomness="seeded")

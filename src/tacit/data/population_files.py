@@ -26,11 +26,10 @@ from tacit.core.serialization import Source, read_json, write_json
 from tacit.data.persons import number_persons
 from tacit.data.population import Population
 from tacit.data.tables import DESCRIPTION
-from tacit.data.tensors import MAPPED, to_tensor
+from tacit.data.tensors import MappedTensor, to_tensor
 from tacit.errors import DataError, expect
 
 PERSON_IDS = "persons"
-STORED = "_tacit_file"  # the file, type and shape of a tensor, by which any process can open it again
 _KINDS = ("float32", "float64", "int64", "uint8")
 _FORMAT = 1
 
@@ -46,6 +45,25 @@ class ArrayForm:
     def octets(self) -> int:
         """Bytes of one sample."""
         return math.prod(self.shape) * np.dtype(self.dtype).itemsize
+
+
+class StoredTensor(MappedTensor):
+    """A file of a population on disk. Another process, on any machine, opens it under the same path.
+
+    Attributes:
+        file: the arguments of `open_array`.
+    """
+
+    file: tuple[Path, ArrayForm, int]
+
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+        return open_array, self.file
+
+    @property
+    def mapping(self) -> mmap.mmap:
+        """The mapped memory."""
+        mapping: mmap.mmap = self.array._mmap  # type: ignore[attr-defined]  # of numpy.memmap, which has no stub for it
+        return mapping
 
 
 @dataclass(frozen=True)
@@ -191,8 +209,8 @@ def open_array(path: Path, form: ArrayForm, count: int) -> Tensor:
     if size != expected:
         raise DataError(f"Expected {path} to have {expected} bytes, got {size}. Write the population again.")
     array: NDArray[Any] = np.memmap(path, dtype=form.dtype, mode="r", shape=(count, *form.shape))
-    tensor = to_tensor(array, str(path))
-    setattr(tensor, STORED, (path, form, count))
+    tensor = to_tensor(array, str(path)).as_subclass(StoredTensor)
+    tensor.array, tensor.file = array, (path, form, count)
     return tensor
 
 
@@ -202,11 +220,11 @@ def read_ahead(population: Population, clients: Tensor) -> None:
         return
     starts, ends = population.offsets[clients].tolist(), population.offsets[clients + 1].tolist()
     for tensor in (population.x, population.y):
-        if hasattr(tensor, STORED):
+        if isinstance(tensor, StoredTensor):
             octets = tensor[0].numel() * tensor.element_size()
             for start, end in zip(starts, ends, strict=True):
                 begin = start * octets // mmap.PAGESIZE * mmap.PAGESIZE
-                _mapping(tensor).madvise(mmap.MADV_WILLNEED, begin, end * octets - begin)
+                tensor.mapping.madvise(mmap.MADV_WILLNEED, begin, end * octets - begin)
 
 
 def release_pages(population: Population) -> None:
@@ -214,18 +232,13 @@ def release_pages(population: Population) -> None:
     if is_stored(population):
         parts = (population.x, population.y, population.sample_indices, population.offsets, population.persons)
         for tensor in parts:
-            if tensor is not None and hasattr(tensor, STORED):
-                _mapping(tensor).madvise(mmap.MADV_DONTNEED)
+            if isinstance(tensor, StoredTensor):
+                tensor.mapping.madvise(mmap.MADV_DONTNEED)
 
 
 def is_stored(population: Population) -> bool:
     """Whether the inputs are in a file of a population on disk."""
-    return hasattr(population.x, STORED) and hasattr(mmap, "MADV_WILLNEED")
-
-
-def _mapping(tensor: Tensor) -> mmap.mmap:
-    mapping: mmap.mmap = getattr(tensor, MAPPED)._mmap
-    return mapping
+    return isinstance(population.x, StoredTensor) and hasattr(mmap, "MADV_WILLNEED")
 
 
 def form_of(array: NDArray[Any]) -> ArrayForm:

@@ -40,7 +40,7 @@ from tacit.data.parquet_population import converted_arguments, is_converted
 from tacit.data.persons import take_person_column, without_person_column
 from tacit.data.population import Population, Samples, read_clients, read_held
 from tacit.data.table_task import TableSettings, task_arguments
-from tacit.data.tensors import is_mapped
+from tacit.data.tensors import MappedTensor
 from tacit.errors import ModelError, expect
 
 __all__ = ["Population", "Preprocessing", "Samples", "Task", "TestOverlap"]
@@ -215,7 +215,7 @@ def _types(
         return None, torch.float32
     probe = model if isinstance(model, nn.Module) else try_build(model)
     floats = torch.float32 if probe is None else floats_of(probe)
-    if inputs is not None or is_mapped(x) or probe is None:
+    if inputs is not None or isinstance(x, MappedTensor) or probe is None:
         return None, floats
     if x.is_floating_point():
         return floats, floats

@@ -14,7 +14,20 @@ from torch import Tensor
 from tacit.data.data_frames import is_number
 from tacit.errors import DataError
 
-MAPPED = "_tacit_mapped"  # attribute of a tensor: its memory-mapped array
+
+class MappedTensor(Tensor):
+    """Numbers in a file that is mapped into memory. Results of computations with them are plain tensors.
+
+    Attributes:
+        array: the memory-mapped array.
+    """
+
+    array: NDArray[Any]
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]  # as nn.Parameter
+
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+        """Another process gets a copy."""
+        return _share, (np.asarray(self.array),)
 
 
 def to_tensor(values: Any, who: str) -> Tensor:
@@ -48,9 +61,9 @@ def joined(parts: Sequence[Tensor]) -> Tensor:
     if all(part.is_contiguous() for part in parts):
         ends = (part.data_ptr() + part.numel() * part.element_size() for part in parts)
         follows = all(end == after.data_ptr() for end, after in zip(ends, parts[1:], strict=False))
-        if follows and all(map(is_mapped, parts)):
-            return _spanned([getattr(part, MAPPED) for part in parts])
-    return _pooled_on_disk(parts) if any(hasattr(part, MAPPED) for part in parts) else torch.cat(list(parts))
+        if follows and all(isinstance(part, MappedTensor) for part in parts):
+            return _spanned([part.array for part in parts if isinstance(part, MappedTensor)])
+    return _pooled_on_disk(parts) if any(isinstance(part, MappedTensor) for part in parts) else torch.cat(list(parts))
 
 
 def _spanned(arrays: Sequence[NDArray[Any]]) -> Tensor:
@@ -136,14 +149,11 @@ def _share(array: NDArray[Any]) -> Tensor:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="The given NumPy array is not writ")  # nobody writes to samples
         tensor = torch.from_numpy(np.asarray(array))
-    if _is_mapped(array):
-        setattr(tensor, MAPPED, array)
-    return tensor
-
-
-def is_mapped(tensor: Tensor) -> bool:
-    """Whether these numbers are in a file that is mapped into memory."""
-    return hasattr(tensor, MAPPED)
+    if not _is_mapped(array):
+        return tensor
+    mapped = tensor.as_subclass(MappedTensor)
+    mapped.array = array
+    return mapped
 
 
 def _is_mapped(array: NDArray[Any]) -> bool:

@@ -26,7 +26,6 @@ from torch import Tensor
 from tacit.core.code_digest import code_measurement
 from tacit.core.discovery import FILE_MODULE
 from tacit.core.worker_choice import RayChoice
-from tacit.data.population_files import STORED, open_array
 from tacit.engine.pool import MAX_DEATHS, WORKER_SLOTS, MakeWorker, answer, check_deaths, keep_memory, run_in_order
 from tacit.engine.ray.ray_cluster import Actor, RayCluster, end_actor, joined, ray
 from tacit.engine.worker import Job, Trained, TrainJob, Worker
@@ -219,8 +218,6 @@ class RayPool:
 
 
 def _reduced(tensor: Tensor) -> Any:
-    if hasattr(tensor, STORED):  # a file of a population on disk, which every machine opens under the same path
-        return open_array, getattr(tensor, STORED)
     plain = tensor.device.type == "cpu" and tensor.layout == torch.strided and not tensor.requires_grad
     if plain and tensor.numel() * tensor.element_size() >= _LARGE and tensor.dtype != torch.bfloat16:
         return _tensor, (np.ascontiguousarray(tensor.numpy()),)
