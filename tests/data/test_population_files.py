@@ -1,5 +1,7 @@
 """Populations on disk train like those in memory, and take no memory."""
 
+import copy
+import pickle
 import subprocess
 import sys
 from dataclasses import replace
@@ -8,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 import zoo
 from tacit import methods
@@ -201,3 +204,14 @@ def test_a_population_on_disk_is_not_copied_by_a_task(tmp_path: Path) -> None:
     assert task.population.x is disk.x
     assert task.population.y is disk.y
     assert replace(task, name="other").population.x is disk.x
+
+
+def test_files_are_opened_again_and_not_sent(tmp_path: Path) -> None:
+    """Wherever a population goes, its numbers stay in the files; what is computed of them is an ordinary tensor."""
+    disk = Population.write(tmp_path / "p", [(torch.randn(5, 3), torch.zeros(5)) for _ in range(40)])
+    packed = pickle.dumps(disk)
+    assert len(packed) < 1000
+    for copied in (pickle.loads(packed), copy.deepcopy(disk)):
+        assert isinstance(copied.x, StoredTensor)
+        assert torch.equal(copied.x, disk.x)
+    assert type(disk.x[:2]) is type(disk.x + 1) is type(disk[1][0]) is Tensor

@@ -4,7 +4,7 @@ import tempfile
 import warnings
 from collections.abc import Iterable, Sequence
 from functools import reduce
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -28,6 +28,10 @@ class MappedTensor(Tensor):
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
         """Another process gets a copy."""
         return _share, (np.asarray(self.array),)
+
+    def __deepcopy__(self, memo: object) -> Self:
+        """Copies share the file: nobody writes to samples."""
+        return self
 
 
 def to_tensor(values: Any, who: str) -> Tensor:
