@@ -46,7 +46,7 @@ VARIANTS = {
     "fedavg: two workers": ("fedavg", "--workers", "2"),
     "fedavg: shards": ("fedavg", "--task-set", "partition=shards"),
     "fedavg: table": ("fedavg", *TABLE),
-    "fedavg: linear table": ("fedavg", *TABLE, "--task-set", "hidden=0", "split=clients"),
+    "fedavg: linear table": ("fedavg", *TABLE, "--task-set", "model=logistic", "split=clients"),
     "fedavg: number": ("fedavg", *PERSONS[:-1], "stay"),
     "fl-std-dp: table": ("fl-std-dp", *TABLE, *BUDGET),
     "fl-top: convolutions": ("fl-top", "--task-set", "model=digits-sigmoid-lenet", "--set", "ratio=0.1", "cohort=10"),

@@ -16,6 +16,7 @@ from tacit.runs import guarantee_file
 from tacit.runs.run import calibrate_method, guarantees_of
 
 SIZES = (20, 10, 30)
+CACHE = "__msgspec_cache__"  # attribute of a type: what msgspec knows of it
 
 
 @pytest.fixture
@@ -34,8 +35,8 @@ def household() -> Iterator[Unit]:
 
 def _forget_values() -> None:
     for kind in (Unit, *filter(is_dataclass, vars(guarantee_file).values())):
-        if isinstance(kind, type) and "__msgspec_cache__" in vars(kind):
-            del kind.__msgspec_cache__
+        if CACHE in vars(kind):
+            delattr(kind, CACHE)
 
 
 def test_a_new_unit_is_charged_guaranteed_and_stored(household: Unit, tmp_path: Path) -> None:
