@@ -15,7 +15,7 @@ def main() -> None:
     """One sample of a million for every command."""
     table = DiscreteGaussian(SIGMAS[sys.argv[1]]).table
     table.sample(SAMPLES)
-    send_ready("tacit", "numpy")
+    send_ready("tacit-fl", "numpy")
     for _ in commands():
         begin = time.perf_counter()
         samples = table.sample(SAMPLES)

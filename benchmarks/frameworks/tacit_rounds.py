@@ -56,7 +56,7 @@ def main() -> None:
         state, _ = next(steps)
         newest = state.weights
 
-    send_ready("torch", "tacit")
+    send_ready("torch", "tacit-fl")
     serve_rounds(job, weights, run_round)
     steps.close()
 

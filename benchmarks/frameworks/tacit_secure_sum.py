@@ -67,7 +67,7 @@ def main() -> None:
     SecureSum(TINY).run_round()
     secure_sum = SecureSum(CASES[sys.argv[1]])
     secure_sum.watch()
-    send_ready("tacit", "cryptography", "numpy")
+    send_ready("tacit-fl", "cryptography", "numpy")
     for _ in commands():
         send(**secure_sum.run_round())
 
