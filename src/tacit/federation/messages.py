@@ -2,9 +2,9 @@
 
 ::
 
-    register      does the site take part in this plan?
+    register   does the site take part in this plan?
     train      the first message of a round: broadcast, and the first request of the channel's protocol
-    continue       every further request of that protocol
+    continue   every further request of that protocol
     prepare    what the channel's protocol needs before a round, such as an enclave's answer to the site's own nonce
     evaluate   like train, for the metrics on the site's own held-out data
 
