@@ -45,12 +45,13 @@ class Relay:
                 threading.Thread(target=self._answer, args=(link,), daemon=True).start()
 
     def _answer(self, link: Connection) -> None:
-        with suppress(OSError, EOFError), link:  # the caller disconnected
+        with suppress(OSError, EOFError, ValueError, LookupError, TypeError), link:  # it disconnected, or sent nonsense
             question = json.loads(link.recv_bytes())
             if question is None:
                 link.send_bytes(json.dumps(self._transport.sites()).encode())
                 return
-            requests = {name: link.recv_bytes() for name in question["sites"]}
+            contents = [link.recv_bytes() for _ in range(question["contents"])]
+            requests = {name: contents[number] for name, number in question["sites"].items()}
             replies = self._transport.ask(question["verb"], requests, question["timeout"])
             failures = {name: [got.reason, got.text] for name, got in replies.items() if isinstance(got, Failure)}
             link.send_bytes(json.dumps(failures).encode())
@@ -81,7 +82,7 @@ class RelayTransport:
     def ask(self, verb: str, requests: Mapping[str, bytes], timeout: float) -> Mapping[str, bytes | Failure]:
         deadline = time.monotonic() + timeout
         try:
-            with self._connected(deadline) as link:
+            with self._connect_until(deadline) as link:
                 return _exchange(link, verb, requests, deadline)
         except (OSError, EOFError):
             return dict.fromkeys(requests, Failure("error", "The process that is connected to the sites ended."))
@@ -96,7 +97,7 @@ class RelayTransport:
                 "Start it with tacit federation serve, or give its folder with --folder."
             ) from error
 
-    def _connected(self, deadline: float) -> Connection:
+    def _connect_until(self, deadline: float) -> Connection:
         while True:
             try:
                 return self._connect()
@@ -113,9 +114,12 @@ def _exchange(
     link: Connection, verb: str, requests: Mapping[str, bytes], deadline: float
 ) -> dict[str, bytes | Failure]:
     timeout = max(0.0, deadline - time.monotonic())
-    link.send_bytes(json.dumps({"verb": verb, "timeout": timeout, "sites": list(requests)}).encode())
-    for request in requests.values():
-        link.send_bytes(request)
+    contents = {content: number for number, content in enumerate(dict.fromkeys(requests.values()))}  # a broadcast: once
+    numbers = {name: contents[content] for name, content in requests.items()}
+    question = {"verb": verb, "timeout": timeout, "sites": numbers, "contents": len(contents)}
+    link.send_bytes(json.dumps(question).encode())
+    for content in contents:
+        link.send_bytes(content)
     if not link.poll(max(0.0, deadline - time.monotonic()) + GRACE):
         return dict.fromkeys(requests, Failure("late", "No answer from the process that is connected to the sites."))
     failures = json.loads(link.recv_bytes())

@@ -1,4 +1,4 @@
-"""The processes of server and sites: their content, and their restarts."""
+"""The processes of server and sites: their command lines, their content, and their restarts."""
 
 import importlib
 import os
@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 from tacit.core import files
 from tacit.errors import UserError
@@ -21,6 +20,8 @@ SECONDS_OF_A_GOOD_START = 60.0
 SECONDS_TO_END = 10.0
 _MAX_TEXT = 1000  # characters of a line for people
 _PYTHON = (sys.executable, "-P", "-m")  # -P: a torch.py in the current folder, perhaps beside a plan, is not imported
+_PACKAGE = "tacit.federation.transport.grpc"
+MAX_MESSAGE = 1 << 27  # bytes of a request or a reply, unless an operator says otherwise
 PID = "process.pid"  # in a kit: the number of its running process
 
 
@@ -40,25 +41,11 @@ class OneThread:
         return self._thread.submit(self._handler, verb, request).result()
 
 
-_HOSTED: list[Handler | Path] = []  # in this process: NVFLARE makes its components itself, from its own files
-
-
-def host(part: Handler | Path) -> None:
-    """Declare what this process hosts, before NVFLARE starts: a site, or the server's local socket."""
-    _HOSTED[:] = [part]
-
-
-def hosted() -> Any:
-    """The site of this process, or its server's local socket."""
-    (part,) = _HOSTED
-    return part
-
-
 def claim(kit: Path, timeout: float = SECONDS_TO_END) -> None:
     """Claim the kit for this process, until it ends; raises `UserError` if another process holds it."""
     file = os.open(kit / PID, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)  # it stays open
     deadline = time.monotonic() + timeout  # the threads of a killed process may take a moment to end
-    while not _locked(file):
+    while not _is_locked(file):
         if time.monotonic() > deadline:
             other = os.read(file, 20).decode("ascii", "replace")
             raise UserError(f"Expected nobody to run {kit}, but process {other} does. Stop that one first.")
@@ -67,7 +54,7 @@ def claim(kit: Path, timeout: float = SECONDS_TO_END) -> None:
     os.write(file, str(os.getpid()).encode())
 
 
-def _locked(file: int) -> bool:
+def _is_locked(file: int) -> bool:
     try:
         files.lock(file, wait=False)
     except BlockingIOError:
@@ -86,14 +73,15 @@ def _one_line(text: str) -> str:
     return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in cut)
 
 
-def server_command(kit: Path) -> list[str]:
-    """The command line of the server's process."""
-    return [*_PYTHON, __package__ or "", "server", str(kit.absolute())]
+def server_command(folder: Path, listen: str = "", limit: int = MAX_MESSAGE) -> list[str]:
+    """The command line of the server's process, with the folder of its federation."""
+    return [*_PYTHON, _PACKAGE, "server", str(folder.absolute()), listen, str(limit)]
 
 
-def site_command(kit: Path, config: Path, opener: str) -> list[str]:
+def site_command(kit: Path, identity: Path, config: Path, opener: str, limit: int = MAX_MESSAGE) -> list[str]:
     """The command line of a site's process."""
-    return [*_PYTHON, __package__ or "", "site", str(kit.absolute()), opener, str(config.absolute())]
+    places = [str(place.absolute()) for place in (kit, identity, config)]
+    return [*_PYTHON, _PACKAGE, "site", *places, opener, str(limit)]
 
 
 def keep_running(command: Sequence[str]) -> int:
