@@ -4,8 +4,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 BLOCKED = "import sys; sys.modules['dcap_qvl'] = None\n"  # as if it were not installed
 FEDERATION = """
 import sys
@@ -34,7 +32,7 @@ from tacit.errors import UserError
 try:
     _library()
 except UserError as error:
-    print(error)
+    print("QUOTE:", error)
 """
 
 
@@ -44,23 +42,19 @@ def python(code: str) -> str:
     return done.stdout
 
 
-def test_a_plain_federation_imports_no_enclave(tmp_path: Path) -> None:
-    python(FEDERATION.format(tests=str(Path(__file__).parents[1]), folder=str(tmp_path)) + NO_ENCLAVE)
+def run(method: str, folder: Path) -> str:
+    line = ["run", method, "--rounds", "1", "--workers", "1", "--out", str(folder / method)]
+    return f"from tacit.cli import main\nassert main({line!r}) == 0\n"
 
 
-@pytest.mark.parametrize(("method", "rounds"), [("fedavg", "1"), ("esmfl", "1")])
-def test_runs_do_not_need_the_library_for_quotes(tmp_path: Path, method: str, rounds: str) -> None:
-    """Not even in a simulated enclave."""
-    line = ["run", method, "--rounds", rounds, "--workers", "1", "--out", str(tmp_path / "run")]
-    python(f"{BLOCKED}from tacit.cli import main\nraise SystemExit(main({line!r}))")
+def test_runs_and_federations_without_an_enclave_import_none(tmp_path: Path) -> None:
+    """Takes seconds: only a new interpreter shows what is imported."""
+    federation = FEDERATION.format(tests=str(Path(__file__).parents[1]), folder=str(tmp_path))
+    python(f"import tacit\n{run('fedavg', tmp_path)}{NO_ENCLAVE}{federation}{NO_ENCLAVE}")
 
 
-def test_a_run_without_an_enclave_imports_none(tmp_path: Path) -> None:
-    line = ["run", "fedavg", "--rounds", "1", "--workers", "1", "--out", str(tmp_path / "run")]
-    python(f"import tacit\nfrom tacit.cli import main\nassert main({line!r}) == 0\n{NO_ENCLAVE}")
-
-
-def test_quotes_of_hardware_say_what_to_install() -> None:
-    assert python(BLOCKED + QUOTE) == (
-        "Quotes of hardware need dcap-qvl. Install it: pip install 'tacit-fl[enclave]'.\n"
-    )
+def test_only_quotes_of_hardware_need_the_library_and_say_what_to_install(tmp_path: Path) -> None:
+    """Not even a simulated enclave needs it. Takes seconds: it must be missing before Tacit is imported."""
+    said = python(BLOCKED + run("fedavg", tmp_path) + run("esmfl", tmp_path) + QUOTE)
+    advice = "Quotes of hardware need dcap-qvl. Install it: pip install 'tacit-fl[enclave]'."
+    assert said.partition("QUOTE: ")[2] == f"{advice}\n"

@@ -2,7 +2,8 @@
 
 import math
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from enclave.federation import (
     DIM,
     LAYERS,
     MODEL,
+    NOW,
     POPULATION,
     SEED,
     Federation,
@@ -29,7 +31,7 @@ from tacit.core.interfaces import Mechanism, Sampler
 from tacit.enclave import enclave_messages, service
 from tacit.enclave.attestation.simulated_quotes import SimulatedAttestor
 from tacit.enclave.configuration import NO_MEMORY, Configuration, Journal
-from tacit.enclave.enclave_client import answer, set_upload
+from tacit.enclave.enclave_client import answer, set_time, set_upload
 from tacit.enclave.enclave_messages import MessageType, RoundRequest, memory_digest, read_opened
 from tacit.enclave.service import EnclaveService
 from tacit.enclave.simulated_enclave import simulated_configuration
@@ -41,7 +43,6 @@ from tacit.pieces.samplers import Everyone, FixedSize, Poisson
 from tacit.privacy.accountants import Accounting
 from tacit.privacy.planned_charges import accountant_for, release_of
 from tacit.protocols.kit import ReplyStatus
-from tacit.wire.chain import GENESIS
 from tacit.wire.packing import pack_number
 
 CLIENT = COHORT[0]
@@ -84,7 +85,8 @@ def test_the_noise_of_shares_follows_from_the_cohort_that_is_drawn_inside() -> N
     wide = 20_000
     federation = Federation(method(mechanism=SHARES), layers=(wide,))
     total = federation.run_round(messages(torch.zeros(len(COHORT), wide))).result.release.total.total
-    assert abs(deviation(total) / 4.0 - 1) < 4 / math.sqrt(2 * wide)
+    expected = 4.0 * math.sqrt(6 / 5)  # of six clients, each knows its own share
+    assert abs(deviation(total) / expected - 1) < 4 / math.sqrt(2 * wide)
     with pytest.raises(TypeError):
         RoundRequest(0, MODEL, wide, (wide,), {}, invited=2**32 - 1)  # type: ignore[call-arg]
 
@@ -216,7 +218,7 @@ def test_a_client_that_was_not_drawn_cannot_upload() -> None:
     evidence = service.answer(enclave_messages.pack(MessageType.ATTEST, nonce))
     body = bytes(enclave_messages.read_reply(evidence, MessageType.EVIDENCE).rest())
     state, _ = answer(state, enclave_messages.pack(MessageType.PRESENT_EVIDENCE, body))
-    ask = enclave_messages.pack(MessageType.REQUEST_UPLOAD, pack_number(0) + GENESIS)
+    ask = enclave_messages.pack(MessageType.REQUEST_UPLOAD, pack_number(0) + service.release_log.head)
     upload = bytes(enclave_messages.read_reply(answer(state, ask)[1], MessageType.UPLOAD).rest())
     forward = enclave_messages.pack(MessageType.FORWARD_UPLOAD, pack_number(outsider) + upload)
     receipt = enclave_messages.read_reply(service.answer(forward), MessageType.RECEIPT)
@@ -258,8 +260,9 @@ def test_the_enclave_enforces_the_budget_across_restarts(tmp_path: Path) -> None
         federation.run_round(messages(rows(4)), 4)
 
 
-def test_dropouts_are_charged_to_the_budget() -> None:
-    """With shares of the noise, a round with more dropouts than tolerated costs more: fewer rounds fit."""
+def test_dropouts_do_not_exceed_the_budget() -> None:
+    """The enclave adds the noise that is missing if more are lost than tolerated: as many rounds fit."""
+    wide = 20_000
 
     def released(kept: int, mechanism: DistributedGaussian = SHARES) -> int:
         federation = Federation(budgeted(4, mechanism))
@@ -272,21 +275,23 @@ def test_dropouts_are_charged_to_the_budget() -> None:
                 return index
         return 9
 
-    assert released(6) == 4
-    assert 0 < released(4) < 4
-    assert released(4, replace(SHARES, dropouts=0.5)) == 4
-    assert 0 < released(4, replace(SHARES, dropouts=0.2)) < 4
+    assert [released(6), released(4), released(4, replace(SHARES, dropouts=0.5))] == [4, 4, 4]
+    federation = Federation(budgeted(4, SHARES), layers=(wide,))
+    found = federation.run_round(messages(torch.zeros(len(COHORT), wide)), 0, lambda replies: replies[:4]).result
+    expected = 4.0 * math.sqrt(6 / 5)
+    assert abs(deviation(found.release.total.total) / expected - 1) < 4 / math.sqrt(2 * wide)
 
 
 def test_a_failed_charge_releases_nothing_and_draws_no_noise(monkeypatch) -> None:
     federation = Federation(method(mechanism=CENTRAL))
 
-    def no(index: int, turnout: Turnout) -> None:
-        raise BudgetError("No.")
+    def no(index: int, turnout: Turnout | None) -> None:
+        if turnout is not None:
+            raise BudgetError("No.")
 
     federation.service._charge_budget = no
     with monkeypatch.context() as patched:
-        patched.setattr(service, "released_sum", lambda *_: pytest.fail("noise was drawn"))
+        patched.setattr(service, "release_sum", lambda *_: pytest.fail("noise was drawn"))
         with pytest.raises(EnclaveRefusedError, match="No"):
             federation.run_round(messages(rows(0)), 0)
     federation.service._charge_budget = None
@@ -323,22 +328,22 @@ def test_a_client_moves_only_to_heads_that_follow_from_its_own(back: int, tmp_pa
     heads, log = federation.service.release_log.heads, federation.service.release_log.entries
     federation.encode(messages(rows(4)), 4)
     state = federation.state(CLIENT)
-    assert state.head == heads[3]  # before the last round that it took part in
+    assert state.head == heads[-2]  # with the opening of the last round that it took part in, before its release
 
     def asked(head: bytes, *entries: bytes) -> bytes:
         return enclave_messages.pack(MessageType.REQUEST_UPLOAD, pack_number(4) + head + b"".join(entries))
 
     for data in (
-        asked(heads[3 - back]),
-        asked(heads[4]),  # without the proof
-        asked(heads[4], *log[2:]),
+        asked(heads[-2 - back]),
+        asked(heads[-1]),  # without the proof
+        asked(heads[-1], *log[-2:]),
         asked(bytes(32)),
-        asked(heads[3], log[3]),
+        asked(heads[-2], log[-1]),
     ):
         with pytest.raises(ProtocolError, match="rolled back"):
             answer(state, data)
-    after, _ = answer(state, asked(heads[4], log[3]))
-    assert after.head == heads[4]
+    after, _ = answer(state, asked(heads[-1], log[-1]))
+    assert after.head == heads[-1]
 
 
 @pytest.mark.parametrize("trial", range(20))
@@ -362,6 +367,119 @@ def test_a_rolled_back_journal_is_refused_by_every_client(trial: int, tmp_path: 
                 answer(state, enclave_messages.pack(MessageType.PRESENT_EVIDENCE, evidence))
 
 
+Restore = Callable[[list[bytes]], bytes]  # the journal, from copies of it after every round
+
+
+def stolen(federation: Federation, rounds: int, file: Path, restore: Restore) -> list[int]:
+    """The rounds that are released by a host that restores the journal after every round."""
+    released, copies = list[int](), [file.read_bytes()]
+    for index in range(rounds):
+        with suppress(EnclaveRefusedError, ProtocolError):
+            if federation.run_round(messages(rows(index)), index).result.release.contributors:
+                released.append(index)
+        copies.append(file.read_bytes())
+        file.write_bytes(restore(copies))
+        federation.journal = Journal(file)
+        federation.restart()
+    return released
+
+
+RESTORED: dict[str, Restore] = {
+    "before the last round": lambda copies: copies[-2],
+    "before the first round": lambda copies: copies[0],
+    "without its last line": lambda copies: copies[-1][: copies[-1].rstrip(b"\n").rfind(b"\n") + 1],
+    "without its last two lines": lambda copies: b"".join(copies[-1].splitlines(keepends=True)[:-2]),
+    "cut within its last line": lambda copies: copies[-1][:-5],
+    "deleted": lambda _: b"",
+}
+
+
+@pytest.mark.parametrize("restore", RESTORED.values(), ids=RESTORED)
+def test_a_host_that_restores_the_journal_releases_no_more_than_the_budget(tmp_path: Path, restore: Restore) -> None:
+    """A client remembered the head before its own round, so that 40 of 40 rounds were released with a budget for 5."""
+    file = tmp_path / "journal"
+    used = replace(budgeted(5), rounds=12)
+    federation = Federation(used, Journal(file))
+    released = stolen(federation, 12, file, restore)
+    assert 1 <= len(released) <= 5
+    assert max(federation.state(client).participations for client in COHORT) <= 5
+
+
+def test_without_its_release_a_round_stays_charged(tmp_path: Path) -> None:
+    """What is opened is charged: the host may have cut the release off the journal."""
+    file = tmp_path / "journal"
+    federation = Federation(budgeted(2), Journal(file))
+    for index in range(2):
+        assert cohort(federation.service, index)
+    federation.journal = Journal(file)
+    federation.restart()
+    assert "would exceed the budget" in refused(federation.service, request(2))
+    assert cohort(federation.service, 0)  # which may still be released, at no further charge
+    assert federation.run_round(messages(rows(1)), 1).result.release.contributors == COHORT
+
+
+def test_a_client_is_not_moved_back_and_forth_between_forks(tmp_path: Path) -> None:
+    """Two enclaves continue copies of one journal; a client of one does not return from the other."""
+    file, copy = tmp_path / "journal", tmp_path / "copy"
+    one = Federation(replace(method(mechanism=CENTRAL), rounds=9), Journal(file))
+    one.run_round(messages(rows(0)), 0)
+    copy.write_bytes(file.read_bytes())
+    other = Federation(one.method, Journal(copy))
+    other.clients = one.clients
+    assert one.run_round(messages(rows(1)), 1).result.release.contributors == COHORT
+    for fork, index in ((other, 2), (other, 3)):
+        with pytest.raises(EnclaveRefusedError, match="rolled back"):
+            fork.run_round(messages(rows(index)), index)
+    one.heads = {}
+    assert one.run_round(messages(rows(4)), 4).result.release.contributors == COHORT
+
+
+def test_a_journal_has_one_configuration(tmp_path: Path) -> None:
+    service_of(method(), Journal(tmp_path / "journal"))
+    service_of(method(), Journal(tmp_path / "journal"))
+    with pytest.raises(UserError, match="Give every configuration a journal of its own"):
+        service_of(method(), Journal(tmp_path / "journal"), parameters=DIM)
+
+
+def test_a_key_is_enrolled_once() -> None:
+    configuration = simulated_configuration(method(), POPULATION, SEED)
+    same = dict.fromkeys(range(POPULATION), configuration.directory[0])
+    with pytest.raises(UserError, match="a different key for every client"):
+        replace(configuration, directory=same)
+
+
+@pytest.mark.parametrize("later", [24 * 3600, 400 * 24 * 3600, -301])
+def test_an_acceptance_expires(later: int) -> None:
+    federation = Federation(method())
+    federation.run_round(messages(rows(0)), 0)
+    federation.encode(messages(rows(1)), 1)
+    state = federation.state(CLIENT)
+    ask = enclave_messages.pack(MessageType.REQUEST_UPLOAD, pack_number(1) + state.head)
+    assert answer(set_time(state, NOW + 24 * 3600 - 1), ask)
+    with pytest.raises(ProtocolError, match="verifies the enclave anew"):
+        answer(set_time(state, NOW + later), ask)
+    with pytest.raises(ProtocolError, match="does not know the time"):
+        answer(replace(state, now=None), ask)
+
+
+@pytest.mark.parametrize("kept", [0, 1, 30])
+def test_a_journal_that_a_crash_has_cut_goes_on_without_its_last_line(tmp_path: Path, kept: int) -> None:
+    """The first line was one that ended the enclave for good."""
+    file = tmp_path / "journal"
+    federation = Federation(method(), Journal(file))
+    assert not Journal(file).cut
+    federation.run_round(messages(rows(0)), 0)
+    lines = file.read_bytes().splitlines(keepends=True)
+    for whole in (0, 1, 3):
+        file.write_bytes(b"".join(lines[:whole]) + lines[whole][:kept])
+        again = Journal(file)
+        assert again.cut is (kept > 0)
+        federation.journal = again
+        federation.restart()
+        assert cohort(federation.service, 5)
+        assert not Journal(file).cut
+
+
 def test_clients_follow_the_log_through_rounds_that_they_miss() -> None:
     federation = Federation(method(Enclave(min_clients=1, colluding=0.0)))
     others = tuple(client for client in COHORT if client != CLIENT)
@@ -371,7 +489,7 @@ def test_clients_follow_the_log_through_rounds_that_they_miss() -> None:
     outcome = federation.run_round(messages(rows(4)), 4)
     assert outcome.result.release.contributors == COHORT
     sizes = outcome.transcript.down[MessageType.REQUEST_UPLOAD]
-    assert sizes[CLIENT] - sizes[others[0]] == 3 * 32
+    assert sizes[CLIENT] - sizes[others[0]] == 3 * 64  # a round is opened and released
     assert MessageType.CHALLENGE not in outcome.transcript.down
 
 

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from enclave.federation import COHORT, DIM, LAYERS, MODEL, POPULATION, Federation, messages, method, now, rows
-from tacit.core import Broadcast, Method, Plain, State
-from tacit.core.server_half import download_size, upload_sizes
+from tacit.core import Method, Plain, State
+from tacit.core.server_half import with_overhead
 from tacit.enclave import enclave_messages
 from tacit.enclave.attestation.simulated_quotes import SimulatedAttestor
 from tacit.enclave.configuration import NO_MEMORY, Journal
@@ -22,7 +22,6 @@ from tacit.errors import EnclaveRefusedError, UserError
 from tacit.pieces.aggregators import WeightedMean
 from tacit.pieces.channels import Enclave, enclave_service
 from tacit.pieces.mechanisms import CentralGaussian, FixedClip, MedianClip, QuantileClip
-from tacit.wire import frames
 from tacit.wire.packing import pack_number
 from tacit.wire.sparse import Compact, Csr
 
@@ -74,17 +73,17 @@ def test_a_weighted_mean_is_computed_inside() -> None:
 def test_reported_sizes_are_those_of_the_packed_messages(channel: Enclave) -> None:
     sent = messages(rows(0))
     transcript = Federation(method(channel)).run_round(sent).transcript
-    assert upload_sizes(channel, sent, now()) == tuple(transcript.up[MessageType.UPLOAD][client] for client in COHORT)
-    empty = Broadcast({})
-    request = download_size(channel, empty, now(), first=False) - frames.size(empty.parts)
-    assert set(transcript.down[MessageType.REQUEST_UPLOAD].values()) == {request}
+    deliver = channel.overhead(now())["deliver"]
+    sizes = with_overhead(channel.message_format.sizes(sent), deliver.up)
+    assert sizes == tuple(transcript.up[MessageType.UPLOAD][client] for client in COHORT)
+    assert transcript.down[MessageType.REQUEST_UPLOAD].total() == deliver.down
 
 
 def test_padding_hides_how_sparse_rows_are() -> None:
     values = torch.zeros(6, DIM)
     for i in range(6):
         values[i, : 7 * i] = 1.0 + torch.arange(7 * i)
-    sizes = {pad: set(upload_sizes(Enclave(wire=Compact(), padding=pad), messages(values), now())) for pad in (1, 1024)}
+    sizes = {pad: set(Enclave(wire=Compact(), padding=pad).message_format.sizes(messages(values))) for pad in (1, 1024)}
     assert len(sizes[1]) == 6
     assert len(sizes[1024]) == 1
 
@@ -96,7 +95,7 @@ def test_a_wire_format_is_used_where_it_is_shorter() -> None:
     dense, sparse = Enclave(), Enclave(wire=Csr())
     for values, shorter in ((full, False), (few, True)):
         sent = messages(values, COHORT[:4])
-        assert (sum(upload_sizes(sparse, sent, now())) < sum(upload_sizes(dense, sent, now()))) is shorter
+        assert (sum(sparse.message_format.sizes(sent)) < sum(dense.message_format.sizes(sent))) is shorter
         outcome = Federation(method(sparse)).run_round(sent)
         assert torch.equal(outcome.result.release.total.total, values.sum(0))
 
@@ -203,8 +202,8 @@ def test_a_failed_round_leaves_no_entry_in_the_journal(tmp_path: Path) -> None:
     federation.run_round(messages(rows(0)), 0)
     federation.run_round(messages(rows(1)), 1, lambda replies: replies[:1])
     assert [entry.round for entry in Journal(tmp_path / "journal").entries] == [0]
-    (tmp_path / "journal").write_bytes(b"torn")
-    with pytest.raises(UserError, match="not a complete journal"):
+    (tmp_path / "journal").write_bytes(b"torn\n")
+    with pytest.raises(UserError, match="was changed, or lines before it are missing"):
         Journal(tmp_path / "journal")
 
 

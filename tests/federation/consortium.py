@@ -5,18 +5,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 import acme
+from tacit.core import files
 from tacit.data.encoding import Encoding, TargetColumn
+from tacit.federation import messages as wire
 from tacit.federation.plan import entry_points
-from tacit.federation.plan.directory import Directory, new_identity, read_identity, write_directory
+from tacit.federation.plan.directory import SERVER_KEY, Directory, new_identity, read_identity, write_directory
 from tacit.federation.plan.plan import FederationPlan, read_plan
 from tacit.federation.server.server import FederationServer
-from tacit.federation.site.accepted_plan import Secrets, fresh_secrets, seeded_secrets
+from tacit.federation.site.accepted_plan import Secrets, SiteProgress, fresh_secrets, seeded_secrets
 from tacit.federation.site.files import read_site
 from tacit.federation.site.service import Site
 from tacit.federation.transport.endpoints import InProcess, Transport
+from tacit.protocols import crypto
 
 MODEL = "acme:net"
+SERVER = bytes(range(1, 33))  # the server's secret key
 NAMES = tuple(f"site-{number}" for number in range(8))
 
 
@@ -60,12 +66,14 @@ class Consortium:
     def at(cls, folder: Path, count: int = 5, held_out: float = 0.0, **policy: object) -> "Consortium":
         self = cls(folder, count)
         keys = {name: new_identity(self.home(name) / "identity.key") for name in NAMES[:count]}
+        directory = Directory(keys, crypto.public_identity(SERVER))
         for number, name in enumerate(NAMES[:count]):
-            write_directory(self.home(name) / "directory.toml", Directory(keys))
+            write_directory(self.home(name) / "directory.toml", directory)
             content = {"data": f"acme:load_{number}", "held_out": held_out}
             text = table(content) + "\n[allow]\n" + table(allow(**policy))
             (self.home(name) / "site.toml").write_text(text)
-        write_directory(folder / "directory.toml", Directory(keys))
+        write_directory(folder / "directory.toml", directory)
+        files.write(folder / SERVER_KEY, SERVER.hex().encode(), private=True)
         return self
 
     @property
@@ -103,7 +111,7 @@ class Consortium:
         return read_plan(self.write_plan(method, name, **changes), trusted=True)
 
     def write_plan(self, method: str, name: str = "plan.toml", **changes: Any) -> Path:
-        args = {"rounds": 2, **changes.pop("args", {})}
+        args = {**({"rounds": 2} if method else {}), **changes.pop("args", {})}
         content = {"method": method, "args": args, "model": MODEL, "sites": "directory.toml", "seed": acme.SEED}
         (self.folder / name).write_text(table({**content, "evaluate_every": 0, **changes}))
         return self.folder / name
@@ -111,7 +119,7 @@ class Consortium:
     def accept(self, plan: FederationPlan, *names: str) -> None:
         for name in names or self.names:
             site = read_site(self.home(name) / "site.toml")
-            site.record(plan, accepted=True, found=site.review(plan))
+            site.record(plan, accepted=True, outcome=site.review(plan))
 
     def site(self, name: str, *, seeded: bool = False) -> Site:
         keys: Secrets = seeded_secrets(acme.SEED, self.names.index(name)) if seeded else fresh_secrets
@@ -134,5 +142,27 @@ def transport(sites: Mapping[str, Site]) -> InProcess:
     return InProcess({name: site.handle for name, site in sites.items()})
 
 
+def as_server(site: Site, verb: str, request: wire.Request) -> bytes:
+    """The request as bytes, as the server signs it for this site, with the site's ticket for its run."""
+    if isinstance(request, wire.SiteRequest | wire.Preparation):
+        path = site.files.state / "runs" / request.plan.hex()[:32] / "progress.json"
+        progress = SiteProgress.read(path, site.files.identity)
+        ticket = progress.ticket(site.files.identity, request.plan, request.run)
+        request = msgspec.structs.replace(request, ticket=ticket)
+    return signed_by_server(verb, request, site.name)
+
+
+def signed_by_server(verb: str, request: wire.Request, name: str) -> bytes:
+    """The request as bytes, as the server signs it for the site of this name, whatever its ticket."""
+    return wire.pack(wire.sign_request(verb, request, NAMES.index(name), SERVER))
+
+
+def send(site: Site, verb: str, request: wire.Request) -> bytes:
+    """A site's reply to a request of the server."""
+    return site.handle(verb, as_server(site, verb, request))
+
+
 def server(plan: FederationPlan, way: Transport, *, seeded: bool = False, **options: Any) -> FederationServer:
-    return FederationServer(plan, way, randomness="seeded" if seeded else "secret", sleep=lambda _: None, **options)
+    return FederationServer(
+        plan, way, SERVER, randomness="seeded" if seeded else "secret", sleep=lambda _: None, **options
+    )

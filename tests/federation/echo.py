@@ -7,9 +7,24 @@ from typing import cast
 
 from tacit.federation.transport.endpoints import Handler
 
+HANDLED = "handled.txt"  # in the kit of a site that counts: one line for each request
+
 
 def open_echo(config: Path) -> Handler:
     return answer
+
+
+def open_count(config: Path) -> Handler:
+    """Writes down what it has handled, before it answers."""
+
+    def count(verb: str, request: bytes) -> bytes:
+        if verb == "count":
+            with (config / HANDLED).open("ab") as out:
+                out.write(request + b"\n")
+            time.sleep(0.05)
+        return request if verb == "count" else answer(verb, request)
+
+    return count
 
 
 def answer(verb: str, request: bytes) -> bytes:

@@ -16,6 +16,7 @@ from tacit.federation.site.service import Site
 from tacit.federation.transport.endpoints import Handler
 
 DEATH = "death"  # holds `VERB NUMBER before` or `VERB NUMBER after`: at which request, before or after its handling
+SEEDS = "seeds"  # if it exists: lines `PLAN SEED`; a ledger refuses the secrets of one plan under another
 NOTES = "notes"  # if it exists: secrets are fresh, and noted here; otherwise they are those of the plans' seed
 
 
@@ -37,13 +38,20 @@ def read_notes(path: Path) -> dict[tuple[str, int, int], int]:
     return {(run, index, attempt): note for run, index, attempt, note in lines}
 
 
+def seed_of(config: Path, asked: list[SiteRequest]) -> int:
+    """The seed of the plan that is asked for."""
+    file = config.with_name(SEEDS)
+    seeds = dict(line.split() for line in file.read_text().splitlines()) if file.exists() else {}
+    return int(seeds.get(asked[0].plan.hex(), acme.SEED)) if asked else acme.SEED
+
+
 def open_mortal(config: Path) -> Handler:
     number, notes = read_site(config).number, config.with_name(NOTES)
     asked: list[SiteRequest] = []
 
     def keys() -> ClientKeys:
         if not notes.exists():
-            return seeded_secrets(acme.SEED, number)()
+            return seeded_secrets(seed_of(config, asked), number)()
         note, (now,) = secrets.randbits(63), asked
         with notes.open("a") as file:
             file.write(json.dumps([now.run.hex(), now.round + 1, now.attempt, note]) + "\n")

@@ -12,12 +12,15 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tacit.federation.transport.nvflare.kits import PARTICIPANTS, SERVER_KIT, SITES, make_kits
-from tacit.federation.transport.nvflare.process import server_command, site_command
+from tacit.core import files
+from tacit.federation.plan.directory import new_identity, read_identity
+from tacit.federation.transport.kits import SERVER_FILE, SERVER_FOLDER, ServerKit, SiteKit
+from tacit.federation.transport.process import MAX_MESSAGE, server_command, site_command
 from tacit.federation.transport.relay import SOCKET, RelayTransport, free_port
 
 TESTS = Path(__file__).resolve().parents[1]
 ECHO = "federation.echo:open_echo"
+IDENTITY = "identity.key"
 SECONDS_TO_START = 300.0
 
 
@@ -30,27 +33,51 @@ class Processes:
     launcher: "subprocess.Popen[bytes] | None" = None
 
     @property
-    def transport(self) -> RelayTransport:
-        return RelayTransport(self.study / SERVER_KIT / SOCKET)
+    def server(self) -> ServerKit:
+        return ServerKit(self.study)
 
-    def kit(self, name: str) -> Path:
-        return self.study / SERVER_KIT if name == SERVER_KIT else self.study / SITES / name
+    @property
+    def port(self) -> int:
+        return self.server.address().port
+
+    @property
+    def transport(self) -> RelayTransport:
+        return RelayTransport(self.server.private / SOCKET)
+
+    def kit(self, name: str) -> SiteKit:
+        return SiteKit(self.study / "kits" / name)
+
+    def enrol(self, *names: str) -> None:
+        """Exchange the files of these sites and the server, as operators do."""
+        for name in names:
+            kit = self.kit(name)
+            new_identity(kit.folder / IDENTITY)
+            kit.make(read_identity(kit.folder / IDENTITY))
+            self.server.add(name, kit.enrolment)
+            self.give_address(name)
+
+    def give_address(self, name: str) -> None:
+        files.write(self.kit(name).folder / SERVER_FILE, files.read(self.server.address_file))
 
     def pid(self, name: str) -> int:
         file = self.study / f"{name}.pid"
         until(file.exists, lambda: f"{name} was not started: {self.output()}")
         return int(file.read_text())
 
+    def command(self, name: str, opener: str = ECHO, config: Path | None = None, limit: int = MAX_MESSAGE) -> list[str]:
+        """The process of this party, as the operators' commands start it."""
+        if name == SERVER_FOLDER:
+            return server_command(self.study, limit=limit)
+        folder = self.kit(name).folder
+        return site_command(folder, folder / IDENTITY, config or folder, opener, limit)
+
     def start(
-        self, *names: str, opener: str = ECHO, configs: Mapping[str, Path] | None = None, hostile: str = ""
+        self, *names: str, opener: str = ECHO, configs: Mapping[str, Path] | None = None, limit: int = MAX_MESSAGE
     ) -> None:
-        """Start these, in processes of their own; `hostile`: as `hostile.main` does."""
+        """Start these, in processes of their own."""
         for name in names:
-            kit = self.kit(name)
-            config = (configs or {}).get(name, kit)
-            command = server_command(kit) if name == SERVER_KIT else site_command(kit, config, opener)
-            prefix = ["hostile", hostile] if hostile else []
-            self._launch(name, [*prefix, *command[command.index("-m") + 2 :]])  # without `python -m package`
+            command = self.command(name, opener, (configs or {}).get(name), limit)
+            self._launch(name, command[command.index("-m") + 2 :])  # without `python -m package`
 
     def start_run(self, plan: Path, out: Path) -> None:
         """Start or resume a run in a process of its own, `run`."""
@@ -119,21 +146,28 @@ def until(condition: Callable[[], bool], problem: Callable[[], str]) -> None:
 
 
 def is_running(pid: int) -> bool:
+    """Whether the process or one of its threads still runs: until the last one ends, its sockets accept connections."""
+    process = Path(f"/proc/{pid}")
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+        is_zombie = (process / "stat").read_text().rpartition(")")[2].split()[0] == "Z"
+        return not is_zombie or len(list((process / "task").iterdir())) > 1
     except (FileNotFoundError, ProcessLookupError):  # it ended before, or while this was read
         return False
 
 
+def memory(pid: int, key: str = "VmHWM") -> int:
+    """Bytes of memory of a process: the most that it had; `VmRSS`: what it has now."""
+    (line,) = (each for each in Path(f"/proc/{pid}/status").read_text().splitlines() if each.startswith(f"{key}:"))
+    return int(line.split()[1]) * 1024
+
+
 @contextmanager
-def processes(*sites: str, admins: dict[str, str] | None = None) -> Iterator[Processes]:
+def processes(*sites: str) -> Iterator[Processes]:
     """Kits for a server on a free port and its sites; no process runs yet."""
     with tempfile.TemporaryDirectory(prefix="tacit-") as folder:  # a short path, as the local socket needs
-        study = Path(folder)
-        names = ", ".join(f'"{name}"' for name in sites)
-        (study / PARTICIPANTS).write_text(f'host = "localhost"\nport = {free_port()}\nsites = [{names}]\n')
-        make_kits(study, admins)
-        started = Processes(study)
+        started = Processes(Path(folder))
+        started.server.make("localhost", free_port())
+        started.enrol(*sites)
         try:
             yield started
         finally:

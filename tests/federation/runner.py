@@ -7,6 +7,7 @@ the method adds noise: a repeated round must not repeat it.
 import sys
 from pathlib import Path
 
+from federation.consortium import SERVER
 from federation.replay import RecordingTransport
 from tacit.core import Randomness
 from tacit.federation.journal import AuditLog
@@ -20,7 +21,7 @@ def main(path: Path, plan: Path, out: Path) -> int:
     read = read_plan(plan, trusted=True)
     randomness: Randomness = "secret" if read.method.terms.accounted else "seeded"
     transport = RecordingTransport(RelayTransport(path), out.with_suffix(".exchanges"))
-    server = FederationServer(read, transport, AuditLog(out.with_suffix(".log")), randomness=randomness)
+    server = FederationServer(read, transport, SERVER, AuditLog(out.with_suffix(".log")), randomness=randomness)
     resume = (out / "manifest.json").exists()
     for run in follow(server.run_spec, source=server, out=out, resume=resume):
         sys.stdout.write(f"{run.state.round}\n")

@@ -1,6 +1,7 @@
 """Sites in processes of their own, forked from an interpreter that has nothing but the code: requests and replies.
 
-`site_process.py DESCRIPTOR=FILE ...`: for each site, the socket that this process inherits, and the site's file.
+`site_process.py DESCRIPTOR=NUMBER=FILE ...`: for each site, the socket that this process inherits, the number of the
+client, and the site's file.
 """
 
 import os
@@ -27,11 +28,11 @@ def serve(path: Path, number: int, link: socket.socket) -> None:
 
 def main(*sites: str) -> None:
     children = []
-    for number, each in enumerate(sites):
-        descriptor, _, path = each.partition("=")
+    for each in sites:
+        descriptor, number, path = each.split("=", 2)
         child = os.fork()
         if child == 0:
-            serve(Path(path), number, socket.socket(fileno=int(descriptor)))
+            serve(Path(path), int(number), socket.socket(fileno=int(descriptor)))
             os._exit(0)
         children.append(child)
     for child in children:

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 import torch
 
-from federation.consortium import Consortium, server, transport
+from federation.consortium import Consortium, send, server, signed_by_server, transport
 from federation.faulty import Faulty, at, final
 from federation.test_strangers import asked, refused
 from tacit.errors import TooFewClientsError
@@ -81,6 +81,7 @@ LIES: dict[str, Lie] = {
     "smaller bound": with_part(Part.BOUND, torch.tensor([1e-3], dtype=torch.float64)),
     "bound that is NaN": with_part(Part.BOUND, torch.tensor([float("nan")], dtype=torch.float64)),
     "weights that are NaN": with_part(Part.VALUES, torch.full((COUNT,), float("nan"))),
+    "huge weights": with_part(Part.VALUES, torch.full((COUNT,), 1e30)),
     "infinite weights": with_part(Part.VALUES, torch.full((COUNT,), float("inf"))),
     "weights of another type": with_part(Part.VALUES, torch.zeros(COUNT, dtype=torch.float64)),
     "a whole model beside": with_part(Part.WEIGHTS, torch.zeros(DIM)),
@@ -94,10 +95,11 @@ def events(consortium: Consortium, name: str = "site-0") -> list[object]:
 
 
 def reply_of(site: Site, request: SiteRequest) -> Answer | Refusal:
-    found: Answer | Refusal = msgspec.msgpack.decode(site.handle(TRAIN, wire.pack(request)), type=Answer | Refusal)
+    found: Answer | Refusal = msgspec.msgpack.decode(send(site, TRAIN, request), type=Answer | Refusal)
     return found
 
 
+@pytest.mark.law
 @pytest.mark.parametrize("lie", LIES.values(), ids=LIES)
 def test_a_lie_is_refused_before_anything_is_charged(tmp_path: Path, lie: Lie) -> None:
     consortium, plan = record_federation(tmp_path)
@@ -115,7 +117,9 @@ def test_a_server_that_lies_to_all_sites_gets_no_row(tmp_path: Path, lie: Lie) -
     way = Faulty(consortium.sites())
 
     def lying(name: str, verb: str, data: bytes) -> bytes | Failure:
-        return wire.pack(changed(wire.read_request(data, SiteRequest), lie)) if verb == TRAIN else data
+        if verb != TRAIN:
+            return data
+        return signed_by_server(TRAIN, changed(wire.read_request(data, SiteRequest), lie), name)
 
     way.before = lying
     with pytest.raises(TooFewClientsError):

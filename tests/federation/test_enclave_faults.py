@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from federation.consortium import Consortium, server, table, transport
+from federation.consortium import Consortium, send, server, table, transport
 from federation.enclaves import ATTESTATION, MEASUREMENT, SITES, LocalEnclave, configured, enclave_plan
 from tacit import methods
 from tacit.enclave import enclave_messages
@@ -21,13 +21,13 @@ from tacit.federation.messages import (
     PREPARE,
     TRAIN,
     Answer,
-    Continuation,
+    Preparation,
     Refusal,
     SiteRequest,
     pack,
     read_reply,
     read_request,
-    signed,
+    sign_reply,
 )
 from tacit.federation.plan.explain import explain_plan
 from tacit.federation.plan.plan import FederationPlan, read_plan
@@ -133,7 +133,7 @@ def test_an_enclave_without_its_journal_is_refused_by_sites_that_know_more(tmp_p
 def test_a_site_with_another_memory_of_the_enclave_stops_nobody(tmp_path: Path) -> None:
     consortium, plan, enclave = prepared(tmp_path)
     sites = consortium.sites()
-    member = sites["site-2"]._accepted(plan.digest).channel
+    member = sites["site-2"]._find_accepted(plan.digest).channel
     assert isinstance(member, EnclaveSite)
     member._path.write_bytes(replace(member._state, head=bytes(31) + b"1").to_bytes())
     here = server(plan, transport(sites), connect=enclave)
@@ -155,7 +155,7 @@ def test_uploads_that_the_enclave_rejects_stop_nobody(tmp_path: Path) -> None:
                 return reply
             session = read_request(request, SiteRequest).session(TRAIN)
             number, identity = sites[name].number, consortium.identity(name)
-            return pack(signed(TRAIN, Answer(number, session, upload), identity))
+            return pack(sign_reply(TRAIN, Answer(number, session, upload), identity))
 
         return handle
 
@@ -255,7 +255,7 @@ def test_a_simulated_enclave_must_be_trusted_unless_messages_are_protected_by_th
         "dp-sgd": {"channel": "Enclave()"},
     }
     made = {name: methods.make(name, args) for name, args in trusted.items()}
-    found = {name: bool(channel_of(method).exposed(method)) for name, method in made.items()}
+    found = {name: bool(channel_of(method).exposure(method)) for name, method in made.items()}
     assert found == {"geyer": True, "dp-fedsgd": True, "esmfl": False, "dp-sgd": False}
 
 
@@ -282,7 +282,7 @@ def test_a_site_uploads_to_no_enclave_that_it_has_not_verified(tmp_path: Path) -
     here = started(consortium, plan, enclave)
     host = here._channel
     assert isinstance(host, EnclaveHost)
-    host.connected()
+    host.open_link()
     host._heads = dict.fromkeys(range(5), enclave.service.release_log.head)  # as if all had accepted it
     *_, done = follow(here.run_spec, source=here)
     assert delivered(done)[0] == 0
@@ -293,8 +293,9 @@ def test_a_site_uploads_to_no_enclave_that_it_has_not_verified(tmp_path: Path) -
 def test_uploads_are_not_asked_for_by_attestation(tmp_path: Path) -> None:
     consortium, plan, _ = prepared(tmp_path)
     request = enclave_messages.pack(MessageType.REQUEST_UPLOAD, bytes(36))
-    data = consortium.site("site-0").handle(PREPARE, pack(Continuation(plan.digest, bytes(32), request)))
-    reply = read_reply(data, PREPARE, bytes(32), 0, plan.directory.by_number)
+    asked = Preparation(plan.digest, bytes(16), 0, 1, 1, request)
+    data = send(consortium.site("site-0"), PREPARE, asked)
+    reply = read_reply(data, PREPARE, asked.session(PREPARE), 0, plan.directory.by_number)
     assert isinstance(reply, Refusal)
     assert reply.code == "malformed"
 
@@ -348,11 +349,11 @@ def test_a_connection_that_was_idle_is_made_anew(tmp_path: Path) -> None:
     channel = plan.method.channel
     assert isinstance(channel, Enclave)
     host = EnclaveHost(channel, here.sites, enclave, idle=3.0, clock=lambda: next(times))
-    host.connected()
+    host.open_link()
     host._heads = {0: bytes(32)}
-    host.connected()
+    host.open_link()
     assert (enclave.starts, len(host._heads)) == (1, 1)
-    host.connected()
+    host.open_link()
     assert (enclave.starts, len(host._heads)) == (2, 0)
 
 
@@ -382,5 +383,7 @@ def test_messages_in_the_check_are_those_of_a_round(tmp_path: Path) -> None:
     assert found.up is not None
     assert found.down is not None
     assert sum(report.up) - envelope.up == 5 * found.up
-    assert sum(report.down) - envelope.down == 5 * (found.down + 32)  # one entry of the release log
+    assert sum(report.down) - envelope.down == 5 * (
+        found.down + 64
+    )  # two entries of the release log: a release, and the round's opening
     assert min(envelope.up, envelope.down, attested.up, attested.down) > 0

@@ -25,6 +25,7 @@ CASES: dict[str, tuple[str, Mapping[str, object]]] = {
 }
 
 
+@pytest.mark.law
 @pytest.mark.parametrize(("name", "args"), CASES.values(), ids=CASES)
 def test_sites_end_where_the_simulation_ends(tmp_path: Path, name: str, args: Mapping[str, object]) -> None:
     consortium = Consortium.at(tmp_path, 5, methods=[name], **SITES)

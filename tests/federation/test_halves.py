@@ -8,7 +8,7 @@ import pytest
 from federation.consortium import Consortium
 from tacit.errors import ProtocolError
 from tacit.federation.channels import enclave, interface, plain, secure_sum
-from tacit.federation.messages import TRAIN, Answer, Refusal, Reply, pack, read_reply, signed
+from tacit.federation.messages import TRAIN, Answer, Refusal, Reply, pack, read_reply, sign_reply
 from tacit.protocols import crypto
 
 MODULES = (enclave, plain, secure_sum)  # which register their halves
@@ -33,8 +33,8 @@ def test_a_reply_without_the_site_s_signature_is_refused(tmp_path: Path, reply: 
     consortium = Consortium.at(tmp_path, 2)
     own, other = (consortium.identity(name) for name in consortium.names)
     keys = {0: crypto.public_identity(own)}
-    genuine = signed(TRAIN, reply, own)
+    genuine = sign_reply(TRAIN, reply, own)
     assert read_reply(pack(genuine), TRAIN, bytes(32), 0, keys) == genuine
-    for forged in (reply, signed(TRAIN, reply, other), signed("evaluate", reply, own)):
+    for forged in (reply, sign_reply(TRAIN, reply, other), sign_reply("evaluate", reply, own)):
         with pytest.raises(ProtocolError, match="signature does not match"):
             read_reply(pack(forged), TRAIN, bytes(32), 0, keys)

@@ -1,7 +1,7 @@
 """Processes that are killed: what is released was charged at both sides, and nobody else's work is lost.
 
 Each death costs seconds, so that `make test` has one of them (`test_real_federation`). A campaign has
-those here: 20 times a site at ten moments of a round, the run at three random ones, NVFLARE's server at one.
+those here: 20 times a site at twelve moments of a round, the run at three random ones, the server's process at one.
 TACIT_KILLS_OUT is a folder to which those that passed are written, and are not repeated.
 
 Every run must end, bit for bit, where one in a single process ends that has the same survivors in every phase of every
@@ -20,7 +20,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from federation.consortium import Consortium
+from federation.consortium import SERVER, Consortium
 from federation.mortal import DEATH, NOTES, NotedKeys, read_notes
 from federation.processes import Processes, is_running, processes, until
 from federation.replay import Exchange, RecordingTransport, ReplayTransport, released
@@ -40,7 +40,7 @@ KILLS = scaled(1, campaign=20)
 OUT = os.environ.get("TACIT_KILLS_OUT")
 POINTS = [
     f"{phase} {when}"
-    for phase in ("train 1", "continue 1", "continue 2", "continue 3", "continue 4")
+    for phase in ("train 1", "continue 1", "continue 2", "continue 3", "continue 4", "continue 5")
     for when in ("before", "after")
 ]
 COUNT, ROUNDS, DEATHS_OF_A_RUN = 5, len(POINTS), 3
@@ -84,7 +84,7 @@ def start(running: Processes, consortium: Consortium, *names: str) -> None:
 
 
 def connect(running: Processes, consortium: Consortium) -> None:
-    """Wait for all sites; one that NVFLARE has ended on a busy machine is started again, as `tacit site serve` does."""
+    """Wait for all sites; one that has ended is started again, as `tacit site serve` does."""
 
     def connected() -> bool:
         ended = [name for name in NAMES if not is_running(running.pid(name))]
@@ -99,7 +99,9 @@ def undisturbed(folder: Path, real: Consortium, rounds: Sequence[Sequence[Exchan
     consortium = make(folder)
     plan = make_plan(consortium, 0, len(rounds))
     handlers = {name: again(consortium, real, name, rounds) for name in NAMES}
-    server = FederationServer(plan, ReplayTransport(handlers, rounds), randomness="seeded", sleep=lambda _: None)
+    server = FederationServer(
+        plan, ReplayTransport(handlers, rounds), SERVER, randomness="seeded", sleep=lambda _: None
+    )
     return [*follow(server.run_spec, source=server)][1:]
 
 
@@ -130,7 +132,7 @@ def check_charges(consortium: Consortium, plan: FederationPlan, out: Path, log: 
     assert not Counter(int(str(each["round"])) for each in sums) - attempts
     for name in NAMES:
         charged = charges(consortium.home(name) / "state" / "ledger.db")
-        seen = {(f"{plan.digest.hex()[:16]} {run_of(log, each)}", each["round"]) for each in sums if names(each, name)}
+        seen = {(f"{plan.digest.hex()} {run_of(log, each)}", each["round"]) for each in sums if names(each, name)}
         assert seen <= charged
         events = [(each["event"], each.get("round"), each.get("attempt")) for each in entries(consortium, name, plan)]
         for number, (event, *attempt) in enumerate(events):
@@ -181,7 +183,7 @@ def test_sites_killed_in_every_phase(started, tmp_path, number):
     deaths = [(NAMES[(number + index) % COUNT], point) for index, point in enumerate(source.sample(POINTS, ROUNDS))]
     plan, log = make_plan(consortium, number), AuditLog(tmp_path / "run.log")
     transport = RecordingTransport(running.transport, tmp_path / "run.exchanges")
-    server = FederationServer(plan, transport, log)
+    server = FederationServer(plan, transport, SERVER, log)
     weights: list[Tensor] = []
     for run in follow(server.run_spec, source=server, out=tmp_path / "run"):
         if run.history:
@@ -217,10 +219,10 @@ def restart(running: Processes, consortium: Consortium, name: str) -> None:
     pid = running.pid(name)
     until(lambda: not is_running(pid), lambda: f"{name} did not end")
     output = running.study / f"{name}.out"
-    before = output.read_text().count("Connected")
+    before = output.read_text().count("the server: connected")
     start(running, consortium, name)
     pid = running.pid(name)
-    until(lambda: not is_running(pid) or output.read_text().count("Connected") > before, running.output)
+    until(lambda: not is_running(pid) or output.read_text().count("the server: connected") > before, running.output)
     connect(running, consortium)  # not earlier: what is asked before can be lost, which takes time
 
 
@@ -267,7 +269,7 @@ def test_a_run_killed_at_random_moments_is_resumed(started, tmp_path, number):
 
 
 @pytest.mark.parametrize("number", range(KILLS))
-def test_nvflare_s_server_killed_at_a_random_moment_loses_nothing(started, tmp_path, number):
+def test_the_server_s_process_killed_at_a_random_moment_loses_nothing(started, tmp_path, number):
     skip_if_counted("server", number)
     (running, consortium), out, began = started, tmp_path / "run", time.monotonic()
     connect(running, consortium)

@@ -26,7 +26,16 @@ from tacit.runs.run import Run
 from tacit.runs.training import follow
 
 SITES = 5
-SMALL = {"rounds": 2, "cohort": SITES, "ratio": 0.3, "chunks": 5, "samples": 3, "noise": 2.0, "epsilon": "none"}
+SMALL = {
+    "rounds": 2,
+    "cohort": SITES,
+    "ratio": 0.3,
+    "chunks": 5,
+    "samples": 3,
+    "noise": 2.0,
+    "epsilon": "none",
+    "size": 8,
+}
 PLAIN, SECURE = {"channel": "Plain()"}, {"channel": "SecureSum()"}
 IN_ENCLAVES = tuple(name for name in methods.definitions() if isinstance(methods.make(name).channel, Enclave))
 CASES = {
@@ -97,32 +106,36 @@ EVERY_CHANNEL = ["plain", "secure-sum/semi_honest", "secure-sum/active_server"]
 
 
 def test_sites_in_processes_of_their_own_end_there_too(tmp_path: Path) -> None:
-    consortium = Consortium.at(tmp_path, 3, methods=list(FRESH))
-    plans = [
-        consortium.plan(name, f"{name}.toml", args=arguments(name, {"cohort": 3}), public="acme:public")
-        for name in FRESH
-    ]
-    for plan in plans:
-        consortium.accept(plan)
-    with processes_of(consortium) as started:
-        for plan in plans:
-            assert torch.equal(played(plan, InProcess(started)).state.weights, simulated(plan, 3))
+    consortiums = {name: Consortium.at(tmp_path / name, 3, methods=[name]) for name in FRESH}
+    with processes_of(*consortiums.values()) as started:
+        for (name, consortium), sites in zip(consortiums.items(), started, strict=True):
+            plan = consortium.plan(name, args=arguments(name, {"cohort": 3}), public="acme:public")
+            consortium.accept(plan)
+            assert torch.equal(played(plan, InProcess(sites)).state.weights, simulated(plan, 3))
 
 
 @contextmanager
-def processes_of(consortium: Consortium) -> Iterator[dict[str, Callable[[str, bytes], bytes]]]:
+def processes_of(*consortiums: Consortium) -> Iterator[list[dict[str, Callable[[str, bytes], bytes]]]]:
     """Sites in processes of their own, each of which has its file and nothing else of this process."""
     script = str(Path(__file__).with_name("site_process.py"))
-    pairs = {name: socket.socketpair() for name in consortium.names}
-    theirs = {name: there.fileno() for name, (_, there) in pairs.items()}
-    sites = [f"{number}={consortium.home(name) / 'site.toml'}" for name, number in theirs.items()]
-    with subprocess.Popen([sys.executable, script, *sites], pass_fds=tuple(theirs.values())) as process:
-        for _, there in pairs.values():
+    pairs = [{name: socket.socketpair() for name in each.names} for each in consortiums]
+    sites = [
+        f"{there.fileno()}={number}={each.home(name) / 'site.toml'}"
+        for each, own in zip(consortiums, pairs, strict=True)
+        for number, (name, (_, there)) in enumerate(own.items())
+    ]
+    theirs = [there for own in pairs for _, there in own.values()]
+    descriptors = tuple(there.fileno() for there in theirs)
+    with subprocess.Popen([sys.executable, script, *sites], pass_fds=descriptors) as process:
+        for there in theirs:
             there.close()
-        yield {name: partial(handle, here.makefile("rwb")) for name, (here, _) in pairs.items()}
-        for here, _ in pairs.values():
-            here.shutdown(socket.SHUT_RDWR)
-            here.close()
+        try:
+            yield [{name: partial(handle, here.makefile("rwb")) for name, (here, _) in own.items()} for own in pairs]
+        finally:  # or the processes would wait for requests, and this one for them
+            for own in pairs:
+                for here, _ in own.values():
+                    here.shutdown(socket.SHUT_RDWR)
+                    here.close()
         assert process.wait(timeout=60) == 0
 
 

@@ -13,7 +13,7 @@ from tacit.core.prices import Unit
 from tacit.errors import UserError
 from tacit.federation.channels.interface import channel_of
 from tacit.federation.journal import AuditLog, read_journal
-from tacit.federation.plan.directory import Directory, new_identity, read_directory, read_identity
+from tacit.federation.plan.directory import new_identity, read_directory, read_identity
 from tacit.federation.plan.plan import FederationPlan, Timeouts, adapt_to_sites, read_plan
 from tacit.federation.site.files import read_site
 from tacit.federation.site.policy import SitePolicy, review
@@ -26,7 +26,9 @@ def test_the_digest_names_all_of_a_plan(tmp_path: Path) -> None:
     consortium = Consortium.at(tmp_path)
     plan = consortium.plan(args={"cohort": 5})
     assert read_plan(tmp_path / "plan.toml").digest == plan.digest
-    stranger = Directory({**plan.directory.identities, "site-0": new_identity(tmp_path / "other.key")})
+    stranger = replace(
+        plan.directory, identities={**plan.directory.identities, "site-0": new_identity(tmp_path / "other.key")}
+    )
     others: list[dict[str, Any]] = [
         {"method_name": "fedavg"},
         {"args": {"cohort": 4, "rounds": 2}},
@@ -55,7 +57,7 @@ def test_few_sites_survive_a_loss_and_a_colluding_site(sites: int) -> None:
     if sites >= 4:
         assert parameters.min_survivors < sites
         assert int(parameters.corrupt * sites) >= 1
-    assert not channel_of(method).exposed(method)
+    assert not channel_of(method).exposure(method)
 
 
 def test_what_sites_add_costs_nothing_more_than_what_a_simulation_adds() -> None:
@@ -143,3 +145,15 @@ def test_a_journal_notices_changes_and_survives_a_cut_line(tmp_path: Path) -> No
         path.write_bytes(b"".join(changed))
         with pytest.raises(UserError, match="was changed, or lines before it are missing"):
             read_journal(path)
+
+
+@pytest.mark.parametrize(("one", "other"), [({"rounds": 5}, {"rounds": 5.0}), ({"descent.lr": 1}, {"descent.lr": 1.0})])
+def test_a_number_has_one_form(tmp_path: Path, one: dict[str, object], other: dict[str, object]) -> None:
+    """A plan with 5.0 rounds was another than one with 5, which the same people had agreed on."""
+    consortium = Consortium.at(tmp_path, 5)
+    plans = [consortium.plan("fl-std", args={"cohort": 5, **args}) for args in (one, other)]
+    assert plans[0].digest == plans[1].digest
+    assert plans[0].method.digest == plans[1].method.digest
+    read = FederationPlan.with_digest(plans[0].digest, json.loads(plans[1].canonical))
+    assert read is not None
+    assert read.method.digest == plans[0].method.digest

@@ -16,12 +16,12 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from federation.consortium import MODEL, Consortium, table
+from federation.consortium import MODEL, Consortium, send, table
 from tacit import methods
 from tacit.cli import main
 from tacit.errors import UserError
 from tacit.federation.channels.enclave import EnclaveTable
-from tacit.federation.messages import REGISTER, Refusal, Registration, pack, read_reply
+from tacit.federation.messages import REGISTER, Refusal, Registration, read_reply
 from tacit.federation.plan import plan as plan_module
 from tacit.federation.plan.entry_points import AllowedCode
 from tacit.federation.plan.plan import FederationPlan, read_plan
@@ -94,6 +94,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Folder]:
         sys.modules.pop(name, None)
 
 
+@pytest.mark.law
 @pytest.mark.parametrize("line", COMMANDS, ids=" ".join)
 @pytest.mark.parametrize("names", HOSTILE, ids=str)
 def test_no_command_runs_what_only_a_plan_names(
@@ -159,6 +160,7 @@ def test_all_fields_are_tried() -> None:
     assert ("enclave", "configuration") in PATHS
 
 
+@pytest.mark.law
 @pytest.mark.parametrize("path", PATHS, ids=".".join)
 def test_no_field_of_a_plan_names_code_that_is_run(
     folder: Folder, capsys: pytest.CaptureFixture[str], path: tuple[str, ...]
@@ -245,7 +247,7 @@ def test_a_stored_plan_runs_only_what_the_policy_allows_now(folder: Folder, name
     digest = _store(path, content)
     site, register = folder.consortium.site("site-0"), Registration(digest, bytes(16))
     reply = read_reply(
-        site.handle(REGISTER, pack(register)), REGISTER, register.session, 0, site.files.directory.by_number
+        send(site, REGISTER, register), REGISTER, register.session(REGISTER), 0, site.files.directory.by_number
     )
     assert not folder.marker.exists()
     assert isinstance(reply, Refusal)
@@ -291,13 +293,16 @@ def test_nothing_in_the_folder_of_a_plan_is_executed(tmp_path: Path, line: list[
 
 def test_the_process_of_a_site_does_not_import_from_the_current_folder(tmp_path: Path) -> None:
     """Only a process of its own shows where it finds its modules."""
-    pytest.importorskip("nvflare")
-    from tacit.federation.transport.nvflare.process import server_command, site_command
+    pytest.importorskip("grpc")
+    from tacit.federation.transport.process import server_command, site_command
 
     folder = Folder(tmp_path)
-    for name in ("torch", "nvflare"):
+    for name in ("torch", "grpc"):
         (tmp_path / f"{name}.py").write_text((tmp_path / "helper.py").read_text())
-    for command in (server_command(tmp_path), site_command(tmp_path, tmp_path / "site.toml", "acme:net")):
+    for command in (
+        server_command(tmp_path),
+        site_command(tmp_path, tmp_path / "key", tmp_path / "site.toml", "acme:net"),
+    ):
         python = command[: command.index("-m")]
-        done = _run(tmp_path, *python, "-c", "import torch, nvflare")
+        done = _run(tmp_path, *python, "-c", "import torch, grpc")
         assert (done.returncode, folder.marker.exists()) == (0, False), done.stderr

@@ -162,6 +162,6 @@ def test_too_few_sites_for_the_channel(tmp_path: Path) -> None:
     run = simulate(tmp_path, "dp-fedsgd", "--set", "epsilon=2")
     sites_at(tmp_path)
     found = read_directory(tmp_path / "directory.toml")
-    two = Directory({name: found.identities[name] for name in found.names[:2]})
+    two = Directory({name: found.identities[name] for name in found.names[:2]}, found.server)
     with pytest.raises(UserError, match="sites"):
         plan_from_run(run, two)

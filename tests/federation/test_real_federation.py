@@ -1,4 +1,4 @@
-"""Runs between real processes, over NVFLARE on 127.0.0.1: the same model as the simulation's, bit for bit."""
+"""Runs between real processes, over gRPC on 127.0.0.1: the same model as the simulation's, bit for bit."""
 
 import random
 import time
@@ -10,8 +10,8 @@ import pytest
 import torch
 
 import acme
-from federation.consortium import Consortium
-from federation.mortal import DEATH
+from federation.consortium import SERVER, Consortium
+from federation.mortal import DEATH, SEEDS
 from federation.processes import Processes, processes
 from tacit.core.keys import SeededKeys
 from tacit.data import Task
@@ -54,13 +54,17 @@ class Started:
 
     def make_plan(self, kind: str) -> FederationPlan:
         method, args = PLANS[kind]
-        content = {"public": "acme:public", "timeouts": {"message": 60}, "retries": 50}
+        seed = acme.SEED + [*PLANS].index(kind)
+        content: dict[str, object] = {"seed": seed, "public": "acme:public", "timeouts": {"message": 60}, "retries": 50}
         plan = self.consortium.plan(method, f"{kind}.toml", args=args, **content)
         self.consortium.accept(plan)
+        for name in self.consortium.names:
+            with self.config(name).with_name(SEEDS).open("a") as file:
+                file.write(f"{plan.digest.hex()} {seed}\n")
         return plan
 
     def server(self, plan: FederationPlan) -> FederationServer:
-        return FederationServer(plan, self.processes.transport, randomness="seeded")
+        return FederationServer(plan, self.processes.transport, SERVER, randomness="seeded")
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +80,7 @@ def started() -> Iterator[Started]:
 
 def simulated(plan: FederationPlan) -> torch.Tensor:
     task = Task(model=acme.net, clients=[acme.samples(number) for number in range(COUNT)], public=acme.public())
-    steps = Simulation(plan.method, task, seed=acme.SEED, waves="single").rounds(workers=1, keys=SeededKeys(acme.SEED))
+    steps = Simulation(plan.method, task, seed=plan.seed, waves="single").rounds(workers=1, keys=SeededKeys(plan.seed))
     *_, (state, _) = steps
     return state.weights
 

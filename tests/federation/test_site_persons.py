@@ -1,6 +1,7 @@
 """Persons with several records at sites: plan, data, guarantee and ledgers are about the same unit."""
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from tacit.federation.journal import read_journal
 from tacit.federation.plan.explain import explain_plan
 from tacit.federation.plan.plan import FederationPlan
 from tacit.federation.site.data import OwnSamples, hold_out, read_returned
-from tacit.federation.site.policy import charged, review
+from tacit.federation.site.policy import charge_of_round, review
 from tacit.privacy.guarantee import AT_SEVERAL, PERSONS, Guarantee
 from tacit.privacy.ledger import Ledger
 from tacit.privacy.unit_accounting import Charge
@@ -73,13 +74,45 @@ def test_rates_and_charges_of_a_site_are_over_its_persons(tmp_path: Path) -> Non
     args = {"rounds": 1, "noise": 1.0, "epsilon": "none", "batch_size": 2}
     plan = consortium.plan("dp-sgd", args=args, **TABLE, unit="person", records=3)
     site = consortium.site("site-3").files  # eight records of four persons
-    charge = charged(plan, 0, site.load_data(plan).units)
+    charge = charge_of_round(plan, 0, site.load_data(plan).units)
     assert isinstance(charge, Charge)
     assert charge.clients[0].release.sampling.rate == 2 / 4
     found, of_four, of_eight = site.review(plan), review(plan, site.allow, (), 4), review(plan, site.allow, (), 8)
     assert (found.cost.unit, found.cost.epsilon) == (Unit.PERSON, of_four.cost.epsilon)
     assert found.cost.epsilon > of_eight.cost.epsilon
     assert explain_plan(plan).unit is Unit.PERSON
+
+
+def test_a_plan_that_counts_more_persons_than_a_site_has_is_refused_there(tmp_path: Path) -> None:
+    """Its noise is sized for batches of two in five, and here each person would be in two of four."""
+    consortium = Consortium.at(tmp_path, 5, methods=["dp-sgd"], epsilon=100.0)
+    consortium.give_tables(PATIENT)
+    args = {"rounds": 1, "noise": 1.0, "epsilon": "none", "batch_size": 2}
+    site = consortium.site("site-3")  # of four persons
+    fits, exceeds = (
+        consortium.plan("dp-sgd", args=args, **TABLE, unit="person", records=records) for records in (4, 5)
+    )
+    assert site.files.review(fits).accepted
+    assert "at least 5 persons (records), and this site trains on fewer" in site.files.review(exceeds).objections[0]
+    with pytest.raises(UserError, match="policy refuses the plan"):
+        consortium.accept(exceeds, "site-3")
+
+
+@pytest.mark.parametrize("method", ["dp-fedsgd", "fl-std"])
+def test_a_site_that_allows_any_epsilon_keeps_account_of_what_it_released(tmp_path: Path, method: str) -> None:
+    """A limit that is set later counts what was released before; after a plan without a proof, no ε is left."""
+    consortium = consortium_at(tmp_path)
+    for name in consortium.names:
+        consortium.change(name, "epsilon = 9.0", "epsilon = inf")
+    args = ARGS if method == "dp-fedsgd" else {"cohort": 5, "channel": "SecureSum()"}
+    trained(consortium, consortium.plan(method, args=args, **TABLE))
+    consortium.change("site-0", "epsilon = inf", "epsilon = 9.0")
+    again = consortium.plan("dp-fedsgd", name="again.toml", args={**ARGS, "rounds": 1}, **TABLE)
+    found = consortium.site("site-0").files.review(again)
+    assert found.cost.used > found.cost.epsilon
+    assert math.isinf(found.cost.used) == (method == "fl-std") == (not found.accepted)
+    if not found.accepted:
+        assert "let an earlier plan run for which no ε is proved (epsilon = inf)" in found.objections[0]
 
 
 @pytest.mark.parametrize(

@@ -308,7 +308,7 @@ def test_a_function_may_return_a_table(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.syspath_prepend(tmp_path)
     found = read_source("registry:load", tmp_path, "")
     assert found.summary == "2 rows with the columns age, ward"
-    with pytest.raises(DataError, match="there is no"):
+    with pytest.raises(DataError, match="which does not exist"):
         read_source("nowhere.csv", tmp_path, "")
 
 

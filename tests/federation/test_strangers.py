@@ -8,7 +8,7 @@ import msgspec
 import pytest
 import torch
 
-from federation.consortium import MODEL, Consortium, server, transport
+from federation.consortium import MODEL, Consortium, send, server, signed_by_server, transport
 from federation.faulty import DP, Faulty, at, final, refusal, secure
 from tacit.core.client_half import empty_messages, read_broadcast
 from tacit.errors import TooFewClientsError
@@ -31,7 +31,7 @@ from tacit.wire.frames import FrameKind, Part
 
 def asked(plan: FederationPlan, /, **changes: Any) -> SiteRequest:
     """A request as an honest server sends it in the first round, before anything is changed."""
-    recorded: list[bytes] = []
+    recorded: list[SiteRequest] = []
 
     class Recording:
         def sites(self) -> tuple[str, ...]:
@@ -41,22 +41,22 @@ def asked(plan: FederationPlan, /, **changes: Any) -> SiteRequest:
             raise AssertionError
 
     here = server(plan, Recording())
-    here.sites._welcome.update(plan.directory.names)
+    here.sites._welcome.update(dict.fromkeys(plan.directory.names, wire.NO_TICKET))
 
-    def ask(verb: str, session: bytes, requests: Mapping[int, bytes], *_: object) -> dict[int, bytes]:
+    def ask(verb: str, session: bytes, requests: Mapping[int, SiteRequest], *_: object) -> dict[int, bytes]:
         recorded.extend(requests.values())
         raise TooFewClientsError("recorded")
 
     here.sites._ask = ask  # type: ignore[method-assign,assignment]
     with pytest.raises(TooFewClientsError, match="recorded"):
         next(here.rounds(here.run_spec.simulation.initial_state, 1, here.keys(None)))
-    return msgspec.structs.replace(wire.read_request(recorded[0], SiteRequest), **changes)
+    return msgspec.structs.replace(recorded[0], **changes)
 
 
 def addressed(site: Site, request: SiteRequest, **changes: Any) -> SiteRequest:
     """A changed request, with the first request of secure aggregation that an honest server would send with it."""
     changed = msgspec.structs.replace(request, **changes)
-    plan = site._accepted(request.plan)
+    plan = site._find_accepted(request.plan)
     now = plan.half(fresh_secrets()).round(changed.round, len(changed.cohort))
     view, _ = read_broadcast(plan.method, parts_of(changed), plan.memory(), now)
     like = empty_messages(plan.method, view, plan.layout.shapes, now)
@@ -86,7 +86,7 @@ def charges(consortium: Consortium, name: str = "site-0") -> int:
 
 
 def refused(site: Site, request: SiteRequest, verb: str = TRAIN) -> Refusal:
-    return refusal(site.handle(verb, wire.pack(request)))
+    return refusal(send(site, verb, request))
 
 
 def test_a_server_that_changes_the_plan_between_sites_is_refused(tmp_path: Path) -> None:
@@ -110,7 +110,7 @@ def test_another_broadcast_for_one_site_gives_no_sum(tmp_path: Path) -> None:
         if (name, verb) != ("site-0", TRAIN):
             return data
         request = wire.read_request(data, SiteRequest)
-        return wire.pack(msgspec.structs.replace(request, attempt=request.attempt + 1))
+        return signed_by_server(TRAIN, msgspec.structs.replace(request, attempt=request.attempt + 1), name)
 
     way.before = other
     with pytest.raises(TooFewClientsError):
@@ -139,7 +139,7 @@ def test_one_round_too_many_is_refused(tmp_path: Path) -> None:
     assert "The plan has 2 rounds, got round 3" in found.text
     site = consortium.site("site-1")
     for attempt in range(1, plan.max_answers + 1):
-        reply = site.handle(TRAIN, wire.pack(msgspec.structs.replace(request, attempt=attempt)))
+        reply = send(site, TRAIN, msgspec.structs.replace(request, attempt=attempt))
         assert isinstance(msgspec.msgpack.decode(reply, type=Answer | Refusal), Answer)
     found = refused(site, msgspec.structs.replace(request, attempt=plan.max_answers + 1))
     assert "answered 3 times under this plan" in found.text
@@ -155,7 +155,7 @@ def test_the_site_s_own_budget_ends_a_plan_whatever_the_server_says(tmp_path: Pa
     assert addressed(site, request) == request
     answers = []
     for attempt in range(1, 8):
-        reply = site.handle(TRAIN, wire.pack(addressed(site, request, attempt=attempt)))
+        reply = send(site, TRAIN, addressed(site, request, attempt=attempt))
         answers.append(msgspec.msgpack.decode(reply, type=Answer | Refusal))
     over = [answer for answer in answers if isinstance(answer, Refusal) and answer.code == "budget"]
     assert len(over) >= 2
@@ -169,7 +169,7 @@ def test_another_directory_is_refused(tmp_path: Path) -> None:
     consortium, plan = at(tmp_path, count=3)
     stranger = new_identity(tmp_path / "stranger.key")
     others = {**consortium.plan("fl-std").directory.identities, "site-2": stranger}
-    write_directory(tmp_path / "other.toml", Directory(others))
+    write_directory(tmp_path / "other.toml", Directory(others, plan.directory.server))
     other = consortium.plan("fl-std", "other-plan.toml", args={"cohort": 3}, sites="other.toml")
     site = consortium.site("site-0")
     assert "not those of this site's pinned directory" in " ".join(site.files.review(other).objections)
@@ -239,7 +239,7 @@ def test_garbage_costs_a_site_nothing_and_leaves_its_attempts_and_its_conversati
     consortium, plan = at(tmp_path, "fl-std-dp", args={**DP, "rounds": 3}, policy=policy, public="acme:public")
     request, site = asked(plan), consortium.site("site-0")
     assert parts_of(request).keys() == {Part.WEIGHTS, Part.BOUND}
-    reply = site.handle(TRAIN, wire.pack(request))
+    reply = send(site, TRAIN, request)
     assert isinstance(msgspec.msgpack.decode(reply, type=Answer | Refusal), Answer)
     here = site._plans[plan.digest]
     progress, conversation = here.progress, (here.folder / "conversation").read_bytes()
@@ -251,7 +251,7 @@ def test_garbage_costs_a_site_nothing_and_leaves_its_attempts_and_its_conversati
     assert charges(consortium) == 1
     assert here.progress == progress
     assert (here.folder / "conversation").read_bytes() == conversation
-    reply = site.handle(TRAIN, wire.pack(later))  # the same attempt, asked for as it should be
+    reply = send(site, TRAIN, later)  # the same attempt, asked for as it should be
     assert isinstance(msgspec.msgpack.decode(reply, type=Answer | Refusal), Answer)
     assert charges(consortium) == 2
     assert refused(site, later).code == "replay"
@@ -323,5 +323,5 @@ def test_the_verdict_of_another_is_not_a_verdict(tmp_path: Path) -> None:
     (review,) = (consortium.home("site-0") / "state" / "reviews").iterdir()
     forged = consortium.home("site-1") / "state" / "reviews" / review.name
     forged.write_bytes(review.read_bytes())
-    reply = refusal(consortium.site("site-1").handle(REGISTER, wire.pack(wire.Registration(plan.digest, bytes(16)))))
+    reply = refusal(send(consortium.site("site-1"), REGISTER, wire.Registration(plan.digest, bytes(16))))
     assert reply.code == "error"

@@ -1,6 +1,7 @@
 """Plans that protect clients and plans that protect records, at one site: a record has one budget for all of them."""
 
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -78,10 +79,8 @@ def test_the_review_of_a_plan_for_clients_says_what_it_costs_a_record(
     site, plan = str(here.home("site-0") / "site.toml"), str(tmp_path / "clients.toml")
     assert main(["site", "review", site, plan]) == 0
     out = capsys.readouterr().out
-    assert (
-        "for this site as a whole, against the server, of 4 that this site allows. For a single record of it, ε = "
-        in out
-    )
+    assert "for this site as a whole, against the server, of 4 that this site allows. That a site takes part" in out
+    assert "(zero-out). For a single record of it, ε = " in out
     assert main(["site", "review", site, plan, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["unit"] == "client"
@@ -102,3 +101,16 @@ def test_the_ledger_says_that_nothing_holds_for_a_client_after_a_plan_for_record
     found = json.loads(capsys.readouterr().out)["epsilons"]
     assert found["client"] is None
     assert found["record"] > 8.8
+
+
+@pytest.mark.parametrize("rounds", [10_001, 1_000_000])
+def test_a_plan_of_endless_rounds_is_refused_at_once(tmp_path: Path, rounds: int) -> None:
+    """Its cost is not computed: for a million rounds that takes minutes."""
+    here = consortium(tmp_path)
+    plan = here.plan("fl-std-dp", args={**CLIENTS, "rounds": rounds})
+    began = time.process_time()
+    found = read_site(here.home("site-0") / "site.toml").review(plan)
+    assert time.process_time() - began < 5
+    assert not found.accepted
+    assert f"The plan has {rounds} rounds. This site reviews at most 10000: ask for several plans." in found.objections
+    assert found.cost.reason

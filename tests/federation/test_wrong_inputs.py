@@ -7,18 +7,20 @@ import pytest
 from federation.consortium import MODEL, Consortium, server, transport
 from federation.faulty import DP, Faulty
 from tacit import cli
+from tacit.core import files
 from tacit.core.prices import Unit
 from tacit.errors import DataError, UserError
 from tacit.federation.messages import TRAIN
 from tacit.federation.plan import entry_points
+from tacit.federation.plan.directory import SERVER_KEY
 from tacit.federation.plan.explain import explain_plan
-from tacit.federation.transport.nvflare.kits import name_in_kit
-from tacit.federation.transport.nvflare.process import claim
+from tacit.federation.transport.kits import SERVER_FILE, ServerKit, SiteKit
+from tacit.federation.transport.process import claim
 from tacit.runs.training import follow
 
 
 def test_a_refused_init_leaves_nothing_behind(tmp_path, capsys):
-    assert cli.main(["federation", "init", str(tmp_path / "s"), "--host", "h", "--sites", "Not A Name"]) == 2
+    assert cli.main(["federation", "init", str(tmp_path / "s"), "--host", "Not A Name"]) == 2
     assert not (tmp_path / "s").exists()
     assert cli.main(["federation", "serve", str(tmp_path / "s")]) == 2
     assert "Give the folder that tacit federation init made." in capsys.readouterr().err
@@ -53,28 +55,44 @@ def test_a_pin_of_what_does_not_exist_is_refused(capsys):
     assert "correct the name" in capsys.readouterr().err
 
 
-def test_names_that_no_kit_has_are_refused_before_a_run(tmp_path, capsys, monkeypatch):
+def enrol(consortium: Consortium, folder: Path, *names: str) -> ServerKit:
+    """The folder of a federation with these sites of the consortium."""
+    server = ServerKit(folder)
+    files.write(folder / SERVER_KEY, (consortium.folder / SERVER_KEY).read_bytes(), parents=True, private=True)
+    server.make("localhost", 7001)
+    for name in names:
+        kit = SiteKit(consortium.home(name) / "kit")
+        kit.make(consortium.identity(name))
+        server.add(name, kit.enrolment)
+    return server
+
+
+def test_sites_that_cannot_connect_are_named_before_a_run(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    Consortium.at(tmp_path, 3).plan("fl-std", args={"cohort": 3})
-    assert cli.main(["federation", "init", ".", "--host", "localhost", "--sites", "site-0", "site-1", "other"]) == 0
+    consortium = Consortium.at(tmp_path, 3)
+    consortium.plan("fl-std", args={"cohort": 3})
+    server = enrol(consortium, tmp_path, "site-0", "site-1")
     monkeypatch.setattr("tacit.federation.transport.relay.RelayTransport.validate", lambda _: None)
     assert cli.main(["federation", "run", "plan.toml", "--trust"]) == 2
-    assert "got site-2. Sites connect with the names of their start-up kits" in capsys.readouterr().err
+    assert "but site-2 is not. Add it with tacit federation add" in capsys.readouterr().err
+    server.remove("site-1")
+    with pytest.raises(UserError, match=r"Expected site-2 to have the public key of .*directory.toml"):
+        server.add("site-2", consortium.home("site-1") / "kit" / "enrolment.toml")
 
 
 def test_a_kit_of_another_is_refused(tmp_path, capsys):
     consortium = Consortium.at(tmp_path, 2)
-    assert (
-        cli.main(["federation", "init", str(tmp_path / "s"), "--host", "localhost", "--sites", *consortium.names]) == 0
-    )
-    config, kits = str(consortium.home("site-0") / "site.toml"), tmp_path / "s" / "sites"
-    assert name_in_kit(kits / "site-1") == "site-1"
-    assert cli.main(["site", "serve", config, "--kit", str(kits / "site-1")]) == 2
-    assert "Expected the start-up kit of site-0" in capsys.readouterr().err
-    assert cli.main(["site", "serve", config, "--kit", str(tmp_path / "s" / "server")]) == 2
-    assert "got that of the server" in capsys.readouterr().err
+    server = enrol(consortium, tmp_path / "s", *consortium.names)
+    config = str(consortium.home("site-0") / "site.toml")
+    kits = {name: consortium.home(name) / "kit" for name in consortium.names}
     assert cli.main(["site", "serve", config]) == 2
-    assert "with --kit" in capsys.readouterr().err
+    assert f"Expected {SERVER_FILE} of the federation's server" in capsys.readouterr().err
+    for kit in kits.values():
+        (kit / SERVER_FILE).write_bytes(server.address_file.read_bytes())
+    assert cli.main(["site", "serve", config, "--kit", str(kits["site-1"])]) == 2
+    assert "got that of another one" in capsys.readouterr().err
+    assert cli.main(["site", "serve", config, "--kit", str(tmp_path / "nothing")]) == 2
+    assert "Ask the server's operator for it" in capsys.readouterr().err
 
 
 def test_a_second_process_with_the_same_kit_is_refused(tmp_path):

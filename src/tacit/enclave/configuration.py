@@ -13,7 +13,7 @@ from tacit import __version__
 from tacit.core import Turnout
 from tacit.core.files import ChainedFile
 from tacit.core.serialization import HexBytes, Source, read_json
-from tacit.errors import UserError, expect
+from tacit.errors import UserError, expect, whole
 from tacit.protocols import crypto
 from tacit.protocols.crypto import KEY, Entropy
 from tacit.protocols.kit import RUN, Session
@@ -23,7 +23,7 @@ _FORMAT = 3
 PARAMETERS = 1 << 26  # the length of an update, and of the model, unless a configuration says otherwise
 MAX_PARAMETERS = 1 << 31
 NO_MEMORY = crypto.digest("memory")  # the digest of a mechanism's memory without entries
-_JOURNAL_FORMAT = 3
+_JOURNAL_FORMAT = 4
 
 Client = Annotated[int, Meta(ge=0, description="the number of a client")]
 
@@ -85,14 +85,18 @@ class Configuration:
 
     def __post_init__(self) -> None:
         expect(len(self.run) == RUN, f"a run of {RUN} bytes, got {len(self.run)}")
-        expect(1 <= self.population < 1 << 32, f"population={self.population} in [1, 2^32)")
-        expect(1 <= self.rounds < 1 << 32, f"rounds={self.rounds} in [1, 2^32)")
-        expect(1 <= self.parameters <= MAX_PARAMETERS, f"parameters={self.parameters} in [1, 2^31]")
+        whole(1, (1 << 32) - 1, population=self.population, rounds=self.rounds)
+        whole(1, MAX_PARAMETERS, parameters=self.parameters)
         expect(all(len(key) == KEY for key in self.directory.values()), f"identities of {KEY} bytes")
         expect(
             len(self.directory) == self.population and sorted(self.directory) == list(range(self.population)),
             f"the identities of all {self.population} clients, numbered from 0, got {len(self.directory)}",
             "The enclave draws cohorts from all clients of the population.",
+        )
+        expect(
+            len(set(self.directory.values())) == self.population,
+            "a different key for every client, but some share one",
+            "Whoever has that key would be several clients of a cohort.",
         )
         expect(self.memory is None or len(self.memory) == KEY, f"a digest of the mechanism's memory of {KEY} bytes")
         expect(
@@ -185,29 +189,75 @@ class JournalEntry:
 class Journal:
     """The release log and what was charged, in a chained file that outlives the process.
 
-    The first line has the coins with which cohorts are drawn, so that a restart draws no other ones; every further one
-    is an entry. It is on disk before `append` returns, and nothing is released before. On real hardware the file is in
-    an encrypted mount that only the same code can read. The host can still delete it or restore an older copy; a client
-    detects it, because the attested head then does not follow from the one that it remembers.
+    The first line has the coins with which cohorts are drawn, so that a restart draws no other ones. A line for every
+    start of the enclave names its configuration; a line for every round says that it was opened, before anybody is
+    told, and one that it was released. Every line is on disk before its method returns.
+
+    A start and the opening of a round have an entry in the release log, of random bytes. So a client that took part in
+    a round remembers a head that only this journal has: the host can delete the file or restore an older copy, but no
+    client of the rounds that are missing from it follows. A round that was opened is charged, whether it was released
+    or not. On real hardware the file is in an encrypted mount that only the same code can read.
+
+    Attributes:
+        path: the file.
+        coins: of the cohorts.
+        entries: the released rounds.
+        opened: the rounds that were opened.
+        log: the entries of the release log.
+        cut: whether a crash cut off the last line, which was left out: nothing was released for it.
     """
 
     def __init__(self, path: Path, entropy: Entropy = crypto.system_entropy) -> None:
-        self.path = path
-        new = not path.exists() or not path.stat().st_size
+        self.path, self._entropy = path, entropy
         self._file = ChainedFile.open(path, "journal of an enclave")
-        if new:
+        self.cut = self._file.cut > 0
+        if not self._file.count:
             self._file.append({"format": _JOURNAL_FORMAT, "coins": entropy(KEY).hex()})
+        self.entries, self.opened, self.log = tuple[JournalEntry, ...](), set[int](), list[bytes]()
+        self._configurations = set[str]()
         try:
             first, *lines = self._file.entries
             expect(first["format"] == _JOURNAL_FORMAT, f"a journal of format {_JOURNAL_FORMAT}, got {first['format']}")
             self.coins = bytes.fromhex(first["coins"])
-            self.entries = tuple(map(JournalEntry.from_json, lines))
+            for line in lines:
+                self._read(line)
         except (KeyError, TypeError, ValueError) as error:
             raise UserError(
                 f"{path} is not a complete journal of an enclave. Restore it, or start a new run."
             ) from error
 
+    def _read(self, line: Mapping[str, Any]) -> None:
+        """Note a line of the file."""
+        if "started" in line:
+            self._configurations.add(line["configuration"])
+            self.log.append(bytes.fromhex(line["started"]))
+        elif "opened" in line:
+            self.opened.add(int(line["opened"]))
+            self.log.append(bytes.fromhex(line["log_entry"]))
+        else:
+            entry = JournalEntry.from_json(line)
+            self.entries = (*self.entries, entry)
+            self.log.append(entry.log_entry)
+
+    def start(self, configuration: bytes) -> None:
+        """Record the start of an enclave with the configuration of this digest; one journal has one configuration."""
+        others = self._configurations - {configuration.hex()}
+        if others:
+            raise UserError(
+                f"Expected {self.path} to be the journal of the configuration {configuration.hex()[:16]}, got that of "
+                f"{min(others)[:16]}. Give every configuration a journal of its own."
+            )
+        self._append({"started": self._entropy(KEY).hex(), "configuration": configuration.hex()})
+
+    def open_round(self, index: int) -> None:
+        """Record that a round is about to be opened, once."""
+        if index not in self.opened:
+            self._append({"opened": index, "log_entry": self._entropy(KEY).hex()})
+
     def append(self, entry: JournalEntry) -> None:
         """Record that a round's aggregate is about to be released."""
-        self._file.append(entry.to_json())
-        self.entries = (*self.entries, entry)
+        self._append(entry.to_json())
+
+    def _append(self, line: Mapping[str, object]) -> None:
+        self._file.append(line)
+        self._read(line)

@@ -1,10 +1,10 @@
 """A client of an enclave: `answer(state, request) -> (state, reply)`, deterministic and without I/O.
 
 A client challenges the enclave with its own nonce, accepts it only by its own policy, and encrypts its update to the
-key that the accepted quote attests. It remembers the head of the enclave's release log, and moves only to heads that
-follow from it; it counts the rounds that it took part in, and stops at the limit of the configuration. A request that
-is not safe to answer raises `ProtocolError`; the caller then leaves the round. Store the new state before the reply is
-sent.
+key that the accepted quote attests. It remembers the head of the enclave's release log, with the opening of its own
+last round, and moves only to heads that follow from it; it counts the rounds that it took part in, and stops at the
+limit of the configuration. Its acceptance of an enclave expires. A request that is not safe to answer raises
+`ProtocolError`; the caller then leaves the round. Store the new state before the reply is sent.
 """
 
 import json
@@ -26,6 +26,7 @@ from tacit.wire.packing import LENGTH, WORD, Reader, pack_chunk, pack_number
 
 MAX_REQUEST = 1 << 24  # bytes
 UPLOAD_REQUEST = HEADER + WORD + KEY  # bytes of the request that is sent with every broadcast, without log entries
+CLOCK = 300  # seconds by which a clock may be set back
 _MAX_POLICY, _MAX_PENDING = 1 << 20, 1 << 32  # bytes
 
 
@@ -75,6 +76,7 @@ class EnclaveClientState:
         nonces: number of nonces it has drawn.
         nonce: the one without an answer yet; empty if there is none.
         key: of the accepted enclave; empty if there is none.
+        accepted: when it was accepted, in seconds since 1970.
         last_round: the last round that it uploaded for; -1: none.
         pending: its next upload.
         now: the time, in seconds since 1970. It is not stored: a restored state verifies no evidence before it is set.
@@ -92,6 +94,7 @@ class EnclaveClientState:
     nonces: int = 0
     nonce: bytes = b""
     key: bytes = b""
+    accepted: int = 0
     last_round: int = -1
     pending: PendingUpload | None = None
     now: int | None = None
@@ -104,7 +107,7 @@ class EnclaveClientState:
         policy = json.dumps(asdict(self.policy)).encode()
         fixed = (self.run, pack_number(self.client), self.config, self.identity, self.root, self.head)
         counts = (self.limit, self.participations, self.nonces, self.last_round + 1)
-        numbers = map(pack_number, counts)
+        numbers = (*map(pack_number, counts), pack_number(self.accepted, LENGTH))
         chunks = (policy, self.nonce, self.key, b"" if self.pending is None else self.pending.pack())
         return pack_state(ProtocolId.ENCLAVE, *fixed, *numbers, *map(pack_chunk, chunks))
 
@@ -126,6 +129,7 @@ class EnclaveClientState:
             participations=reader.number(),
             nonces=reader.number(),
             last_round=reader.number() - 1,
+            accepted=reader.number(LENGTH),
             policy=read_json(reader.chunk(_MAX_POLICY), AttestationPolicy, Source(label="the policy")),
             nonce=read_optional_key(reader),
             key=read_optional_key(reader),
@@ -228,14 +232,27 @@ def _check_evidence(state: EnclaveClientState, reader: Reader) -> tuple[EnclaveC
             "The enclave is rejected: its release log does not continue from the last head seen; it may have been "
             "rolled back."
         )
-    after = replace(state, key=evidence.key, head=evidence.head, nonce=b"")
+    after = replace(state, key=evidence.key, head=evidence.head, nonce=b"", accepted=state.now)
     return after, enclave_messages.pack(MessageType.ENCLAVE_ACCEPTED)
+
+
+def _check_acceptance(state: EnclaveClientState) -> None:
+    """Raise unless the enclave was verified recently: vendors revoke, and hosts are broken into."""
+    hours = state.policy.acceptance_hours
+    if state.now is None:
+        raise ProtocolError("This client does not know the time: its acceptance of the enclave may have expired.")
+    if not state.accepted - CLOCK <= state.now < state.accepted + hours * 3600:
+        raise ProtocolError(
+            f"This client accepted the enclave more than {hours:g} hours ago, or its clock was set back: it verifies "
+            "the enclave anew before it uploads."
+        )
 
 
 def _upload(state: EnclaveClientState, reader: Reader) -> tuple[EnclaveClientState, bytes]:
     index, head, entries = reader.number(), reader.take(KEY), enclave_messages.read_log(reader)
     if not state.key:
         raise ProtocolError("This client has accepted no enclave yet: it does not upload.")
+    _check_acceptance(state)
     if state.pending is None or state.pending.round != index:
         raise ProtocolError(f"This client has no upload for round {index}.")
     if state.participations >= state.limit:

@@ -72,7 +72,7 @@ def enclave_context(identity: ChannelIdentity, host: bytes) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.verify_mode = ssl.CERT_REQUIRED
     context.load_verify_locations(cadata=host)
-    return _prepared(context, identity)
+    return _make_context(context, identity)
 
 
 def host_context(identity: ChannelIdentity) -> ssl.SSLContext:
@@ -80,7 +80,7 @@ def host_context(identity: ChannelIdentity) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
-    return _prepared(context, identity)
+    return _make_context(context, identity)
 
 
 def connect(
@@ -139,7 +139,7 @@ def _check(
         raise ProtocolError("The enclave is rejected: its quote does not bind the certificate of this connection.")
 
 
-def _prepared(context: ssl.SSLContext, identity: ChannelIdentity) -> ssl.SSLContext:
+def _make_context(context: ssl.SSLContext, identity: ChannelIdentity) -> ssl.SSLContext:
     """With its own certificate. The `ssl` module reads keys from files only: one that only its owner can read.
 
     Inside Gramine, temporary files are in the enclave's own memory.

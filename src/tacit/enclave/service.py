@@ -13,7 +13,8 @@ The host chooses nothing that enters a price:
 | clipping bound, axes | the configuration; what changes from round to round is recognised by its digest |
 | shares of the noise | the cohort drawn inside; every client signs the size that it used |
 | dropouts | counted inside; if they cost more than declared, the round is charged so, or refused |
-| number of rounds, budget | the configuration; charged before anything is released |
+| number of rounds, budget | the configuration; a round is charged when it is opened, and by its turnout at its end |
+| what was released before | the journal; a client follows only a log that has all rounds in which it took part |
 """
 
 import time
@@ -25,7 +26,7 @@ import torch
 
 from tacit.core import DenseRows, Key, Messages, Method, RunKeys, ServerRound, State, Sum, Turnout
 from tacit.core.prices import Unit
-from tacit.core.server_half import aggregate_messages, join_messages, released_sum
+from tacit.core.server_half import aggregate_messages, join_messages, release_sum
 from tacit.enclave import enclave_messages
 from tacit.enclave.attestation.evidence import NO_CHANNEL, Binding, Evidence, ReleaseLog
 from tacit.enclave.attestation.verification import Attestor
@@ -46,8 +47,11 @@ from tacit.protocols.crypto import KEY, Entropy
 from tacit.protocols.kit import ReplyStatus
 from tacit.wire.packing import Reader, pack_number
 
-Charging = Callable[[int, Turnout], None]
-"""Charges a round to the budget, before its noise is drawn; raises `BudgetError` if it would exceed the budget."""
+Charging = Callable[[int, Turnout | None], None]
+"""Charges a round to the budget: as planned when it is opened, and by its turnout before its noise is drawn.
+
+Raises `BudgetError` if the round would exceed the budget.
+"""
 
 
 def aggregate(
@@ -62,7 +66,7 @@ def aggregate(
         total = aggregate_messages(method, conversation, state, messages, now)
         if total.weight > 0:
             charge()
-        noisy = released_sum(method, conversation, total, now)
+        noisy = release_sum(method, conversation, total, now)
     public = Sum(noisy.total, noisy.weight)  # the other fields stay inside: they may reveal single rows
     if noisy.weight == 0:
         return EnclaveRelease(public, {}, ())
@@ -133,11 +137,15 @@ class EnclaveService:
         )
         self.configuration, self.method, self.attestor = configuration, method, attestor
         self._upload_format, self._journal, self._charge_budget, self._channel = upload_format, journal, charge, channel
+        if journal is not None:
+            journal.start(configuration.digest)
         entries = journal.entries if journal else ()
-        self.release_log = ReleaseLog(entry.log_entry for entry in entries)
+        self.release_log = ReleaseLog(journal.log if journal else ())
         self._last_released = max((entry.round for entry in entries), default=-1)
         self._memory = entries[-1].memory if entries else configuration.memory
         self._config = configuration.digest
+        self._opened = set(journal.opened) if journal else set[int]()
+        self._entropy = entropy
         self._secret = crypto.load_key(entropy(KEY))
         self._key = crypto.public_key(self._secret)
         self._shared, self._noise, self._coins = _random_keys(configuration, journal)
@@ -189,6 +197,7 @@ class EnclaveService:
     def _open_round(self, reader: Reader) -> bytes:
         request = RoundRequest.read(reader, self.configuration.parameters)
         self._check_round(request)
+        self._note_opened(request.round)
         index, coins = request.round, self._round_key(self._coins, request).child("cohort")
         cohort = self.method.sampler.cohort(self.configuration.population, index, coins)
         session = EnclaveSession(
@@ -204,6 +213,22 @@ class EnclaveService:
         self._round = _OpenRound(request, session, tuple(cohort.tolist()))
         opened = enclave_messages.pack_opened(self.release_log.head, self._round.cohort)
         return enclave_messages.pack(MessageType.ROUND_OPENED, opened)
+
+    def _note_opened(self, index: int) -> None:
+        """Charge a round and enter it in the release log, before anybody is told its cohort; once.
+
+        Whoever takes part remembers the entry, so that the round cannot be forgotten with an older journal.
+        """
+        if index in self._opened:
+            return
+        if self._charge_budget is not None:
+            self._charge_budget(index, None)
+        if self._journal is None:
+            self.release_log.append(self._entropy(KEY))
+        else:
+            self._journal.open_round(index)
+            self.release_log.append(self._journal.log[-1])
+        self._opened.add(index)
 
     def _check_round(self, request: RoundRequest) -> None:
         """Raise `ProtocolError` unless the configuration allows this round."""

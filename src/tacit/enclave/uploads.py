@@ -19,7 +19,7 @@ import torch
 from tacit.core import Messages, Round
 from tacit.core.state import FrameFormat
 from tacit.enclave.configuration import EnclaveSession
-from tacit.errors import ProtocolError, expect
+from tacit.errors import ProtocolError, expect, whole
 from tacit.protocols import crypto, kit
 from tacit.protocols.crypto import TAG
 from tacit.protocols.kit import MAGIC, VERSION
@@ -48,25 +48,25 @@ class UploadFormat:
     bits: ClassVar[int | None] = None
 
     def __post_init__(self) -> None:
-        expect(self.padding >= 1, f"padding={self.padding} >= 1")
+        whole(1, padding=self.padding)
 
     def pack(self, messages: Messages, i: int, now: Round) -> bytes:
         """Message i as a plaintext."""
         dtype = messages.rows.dtype
         expect(dtype == torch.float32, f"rows of torch.float32, got {dtype}", "An enclave sums float32 numbers.")
         chunk = pack_chunk(FrameFormat(self.wire).pack(messages, i, now))
-        return chunk + bytes(self._padded(len(chunk)) - len(chunk))
+        return chunk + bytes(self._size_with_padding(len(chunk)) - len(chunk))
 
     def sizes(self, messages: Messages) -> tuple[int, ...]:
         """Bytes of each plaintext."""
-        return tuple(self._padded(LENGTH + size) for size in FrameFormat(self.wire).sizes(messages))
+        return tuple(self._size_with_padding(LENGTH + size) for size in FrameFormat(self.wire).sizes(messages))
 
     def read(self, data: bytes, client: int, like: Messages, now: Round) -> Messages:
         """The message in a plaintext; raises `WireError` or `ProtocolError` for any other plaintext."""
         reader = Reader(data)
         messages = FrameFormat(self.wire).read(reader.chunk(len(data)), client, like, now)
         rest = bytes(reader.rest())
-        if any(rest) or len(data) != self._padded(len(data) - len(rest)):
+        if any(rest) or len(data) != self._size_with_padding(len(data) - len(rest)):
             raise ProtocolError("The padding does not match the configuration.")
         return messages
 
@@ -78,9 +78,9 @@ class UploadFormat:
 
     def max_size(self, dim: int) -> int:
         """The longest valid upload of an update of this length."""
-        return UPLOAD_HEADER + TAG + self._padded(LENGTH + 64 + 4 * dim)
+        return UPLOAD_HEADER + TAG + self._size_with_padding(LENGTH + 64 + 4 * dim)
 
-    def _padded(self, length: int) -> int:
+    def _size_with_padding(self, length: int) -> int:
         return -(-length // self.padding) * self.padding
 
 

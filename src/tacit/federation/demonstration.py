@@ -1,6 +1,6 @@
 """A federation of real processes on this machine, set up as operators would: kits, keys, data, a plan, reviews.
 
-Each site has its own folder with its start-up kit, identity, data and policy. It reviews the plan itself and runs as
+Each site has its own folder with its kit, identity, data and policy. It reviews the plan itself and runs as
 under `tacit site serve`. The data are the embedded digits.
 """
 
@@ -19,12 +19,12 @@ from torch import Tensor
 
 from tacit.core import files
 from tacit.data.encoding import ENCODING, Encoding, TargetColumn
-from tacit.errors import TacitError
-from tacit.federation.plan.directory import Directory, new_identity, write_directory
+from tacit.errors import TacitError, one_line
+from tacit.federation.plan.directory import SERVER_KEY, Directory, new_identity, read_identity, write_directory
 from tacit.federation.plan.plan import FederationPlan, read_plan
 from tacit.federation.site.files import read_site
-from tacit.federation.transport.nvflare import kits
-from tacit.federation.transport.nvflare.process import PID, site_command
+from tacit.federation.transport.kits import SERVER_FILE, ServerKit, SiteKit
+from tacit.federation.transport.process import PID, site_command
 from tacit.federation.transport.relay import SOCKET, RelayTransport, free_port
 from tacit.runs.run import Run
 from tacit.tasks.images import load_digits
@@ -61,13 +61,13 @@ def _digits() -> tuple[Tensor, Tensor]:
 
 def say(text: str) -> None:
     """One line of progress."""
-    sys.stderr.write(f"{text}\n")
+    sys.stderr.write(f"{one_line(text)}\n")
     sys.stderr.flush()
 
 
 @dataclass(frozen=True)
 class LocalFederation:
-    """A federation in a folder: kits in `server/` and `sites/`, a site operator's files in `homes/NAME/`."""
+    """A federation in a folder: the server's files, and those of a site's operator in `homes/NAME/`."""
 
     folder: Path
     names: tuple[str, ...]
@@ -78,14 +78,14 @@ class LocalFederation:
         """Write all files, with this `site.toml` and `plan.toml`, and let every site accept the plan."""
         names = tuple(f"site-{number}" for number in range(1, sites + 1))
         files.make_private(folder)
-        quoted = ", ".join(f'"{name}"' for name in names)
-        text = kits.TEMPLATE.format(host="localhost", port=free_port(), sites=quoted)
-        files.write(folder / kits.PARTICIPANTS, text.encode())
-        kits.make_kits(folder)
-        directory = Directory({name: new_identity(folder / "homes" / name / "identity.key") for name in names})
+        kit = ServerKit(folder)
+        kit.make("localhost", free_port())
+        keys = {name: new_identity(folder / "homes" / name / "identity.key") for name in names}
+        directory = Directory(keys, new_identity(folder / SERVER_KEY))
         for home in (folder, *(folder / "homes" / name for name in names)):
             write_directory(home / "directory.toml", directory)
         for number, name in enumerate(names):
+            _enrol(kit, name)
             files.write(folder / "homes" / name / "site.toml", site.encode())
             _write_digits(folder / "homes" / name / "digits.csv", number, sites)
         files.write(folder / ENCODING, _encoding().to_bytes())
@@ -98,12 +98,12 @@ class LocalFederation:
         for name in self.names:
             site = read_site(self.folder / "homes" / name / "site.toml")
             review = site.review(self.plan)
-            site.record(self.plan, accepted=True, found=review)
+            site.record(self.plan, accepted=True, outcome=review)
         cost = review.cost
         say(f"{len(self.names)} sites accept the plan: ε = {cost.epsilon:.3g} for each {cost.unit}, for the server.")
 
     @contextmanager
-    def running(self, opener: str = "") -> Iterator[None]:
+    def run_processes(self, opener: str = "") -> Iterator[None]:
         """Start the server and all sites, and end them; `opener` replaces the sites, for measurements."""
         say(f"Starting a server and {len(self.names)} sites as processes on this machine, with TLS.")
         with ExitStack() as stack:
@@ -111,34 +111,43 @@ class LocalFederation:
                 _process(self.folder / "server.txt", "-m", "tacit.cli", "federation", "serve", str(self.folder))
             )
             for name in self.names:
-                home, kit = self.folder / "homes" / name, self.folder / kits.SITES / name
-                line = ["-m", "tacit.cli", "site", "serve", str(home / "site.toml"), "--kit", str(kit)]
+                home = self.folder / "homes" / name
+                line = ["-m", "tacit.cli", "site", "serve", str(home / "site.toml")]
                 if opener:
-                    line = site_command(kit, home / "site.toml", opener)[2:]
+                    line = site_command(home / "kit", home / "identity.key", home / "site.toml", opener)[2:]
                 stack.enter_context(_process(home / "serve.txt", *line))
             self._wait()
             yield
 
     def _wait(self) -> None:
         """Wait until every site is connected."""
-        transport, began = RelayTransport(self.folder / kits.SERVER_KIT / SOCKET), time.monotonic()
+        transport, began = RelayTransport(ServerKit(self.folder).private / SOCKET), time.monotonic()
         while set(transport.sites()) != set(self.names):
             if time.monotonic() > began + SECONDS_TO_START:
                 raise TacitError(f"The sites did not connect in {SECONDS_TO_START:.0f} s. See {self.folder}.")
             time.sleep(0.2)
         say(f"All sites are connected after {time.monotonic() - began:.0f} s.")
 
-    def killing(self, name: str, after: int, back: int) -> Callable[[Run], None]:
+    def kill_and_await(self, name: str, after: int, back: int) -> Callable[[Run], None]:
         """A callback that kills a site's process after one round and awaits its restart after another."""
 
         def watch(run: Run) -> None:
             if run.state.round == after:
-                os.kill(int((self.folder / kits.SITES / name / PID).read_text()), signal.SIGKILL)
+                os.kill(int((self.folder / "homes" / name / "kit" / PID).read_text()), signal.SIGKILL)
                 say(f"Killed the process of {name} after round {after}. The others go on.")
             if run.state.round == back:
                 self._wait()
 
         return watch
+
+
+def _enrol(server: ServerKit, name: str) -> None:
+    """Exchange the files of a site and the server."""
+    home = server.folder / "homes" / name
+    kit = SiteKit(home / "kit")
+    kit.make(read_identity(home / "identity.key"))
+    server.add(name, kit.enrolment)
+    files.write(kit.folder / SERVER_FILE, files.read(server.address_file))
 
 
 def demonstration(folder: Path, sites: int, rounds: int) -> LocalFederation:

@@ -5,6 +5,7 @@ contains names, digests, counts and reasons, but no data, weights, updates or ke
 prints it) elsewhere: anybody who can write the file can compute a new chain.
 """
 
+import json
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -12,8 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from tacit.core.files import ChainedFile
+from tacit.core.texts import plain
+from tacit.errors import one_line
 
 Entry = dict[str, Any]
+MAX_ENTRY = 1 << 16  # characters; of a longer one, beginning and end are kept
 JOURNAL = "journal"  # the purpose of its chain
 
 
@@ -36,9 +40,13 @@ class AuditLog:
         self._file = ChainedFile.open(path, JOURNAL)
 
     def append(self, event: str, **content: object) -> None:
-        """Add an entry durably: it is on disk on return."""
+        """Add an entry durably: it is on disk on return. Texts are cut, whoever wrote them, so that it can be read."""
         moment = datetime.fromtimestamp(self._clock(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        self._file.append({"time": moment, "event": event, **content})
+        shown = {name: plain(each) for name, each in content.items()}
+        text = json.dumps(shown, ensure_ascii=False)
+        if len(text) > MAX_ENTRY:
+            shown = {"content": one_line(text)}
+        self._file.append({"time": moment, "event": event, **shown})
 
 
 def read_journal(path: Path) -> list[Entry]:

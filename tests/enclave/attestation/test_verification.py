@@ -177,7 +177,7 @@ def test_a_policy_is_read_from_toml(tmp_path: Path) -> None:
     [
         ('measurement = ["ab"]', "Did you mean 'measurements'"),
         ('measurements = ["xyz"]', "Expected measurements in hex"),
-        ("collateral_days = 0", "Expected collateral_days=0 > 0"),
+        ("collateral_days = 0", "Expected collateral_days=0.0 > 0"),
         ("simulation = 3", "true or false"),
         ("measurements = [", "to be TOML"),
     ],

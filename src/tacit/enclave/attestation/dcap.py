@@ -34,7 +34,7 @@ def read_dcap(quote: bytes, collateral: bytes, now: int) -> Claims:
     try:
         parsed = dcap_qvl.QuoteCollateralV3.from_json(collateral.decode())
         report = json.loads(dcap_qvl.verify(quote, parsed, now).to_json())
-        issued = min(_issued(parsed.tcb_info), _issued(parsed.qe_identity))
+        issued = min(_time_of_issue(parsed.tcb_info), _time_of_issue(parsed.qe_identity))
     except (ValueError, KeyError, TypeError) as error:
         raise ProtocolError(f"The quote is not valid: {' '.join(str(error).split())}.") from error
     ((report_type, body),) = report["report"].items()
@@ -80,7 +80,7 @@ def _tdx(body: Mapping[str, Any], common: Mapping[str, Any]) -> Claims:
     )
 
 
-def _issued(document: str) -> int:
+def _time_of_issue(document: str) -> int:
     return int(datetime.fromisoformat(json.loads(document)["issueDate"]).timestamp())
 
 

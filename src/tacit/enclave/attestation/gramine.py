@@ -12,7 +12,7 @@ import sysconfig
 from pathlib import Path
 
 from tacit.enclave.attestation.evidence import REPORT_DATA, QuoteKind
-from tacit.errors import UserError, expect
+from tacit.errors import UserError, expect, whole
 
 _DEVICE = Path("/dev/attestation")
 _THREADS = 32  # 24 connections, the one that accepts them, and a few of the libraries
@@ -56,8 +56,7 @@ def render_manifest(config: Path, listen: str, parameters: int, cohort: int) -> 
         parameters: length of an update.
         cohort: maximum number of clients in a round; all their updates are in memory at once.
     """
-    expect(parameters >= 1, f"parameters={parameters} >= 1")
-    expect(cohort >= 1, f"cohort={cohort} >= 1")
+    whole(1, parameters=parameters, cohort=cohort)
     if not listen.rpartition(":")[2].isdigit():
         raise UserError(f"Expected HOST:PORT to listen on, got {listen!r}: an enclave has no local sockets.")
     lines = (

@@ -14,7 +14,7 @@ from tacit.enclave.attestation import dcap
 from tacit.enclave.attestation.dcap import read_dcap
 from tacit.enclave.attestation.evidence import Claims, Evidence, QuoteKind
 from tacit.enclave.attestation.simulated_quotes import SIMULATED, is_simulated, read_simulated
-from tacit.errors import ProtocolError, UserError, expect
+from tacit.errors import ProtocolError, UserError, positive
 
 DAY = 86_400  # seconds
 
@@ -48,6 +48,7 @@ class AttestationPolicy:
         statuses: acceptable ratings of processor and firmware by the vendor.
         rejected_advisories: vulnerabilities that are rejected whatever the status, such as `INTEL-SA-00615`.
         collateral_days: maximum age of the vendor's statements.
+        acceptance_hours: how long an enclave that was accepted is not verified again.
         debug: accept an enclave whose memory can be read from outside by design.
         simulation: accept a process without any isolation. For tests.
 
@@ -62,11 +63,12 @@ class AttestationPolicy:
     statuses: tuple[str, ...] = ("UpToDate",)
     rejected_advisories: tuple[str, ...] = ()
     collateral_days: float = 30.0
+    acceptance_hours: float = 24.0
     debug: bool = False
     simulation: bool = False
 
     def __post_init__(self) -> None:
-        expect(self.collateral_days > 0, f"collateral_days={self.collateral_days:g} > 0")
+        positive(collateral_days=self.collateral_days, acceptance_hours=self.acceptance_hours)
         for name in ("measurements", "signers"):
             object.__setattr__(self, name, tuple(_hex(value, name) for value in getattr(self, name)))
 

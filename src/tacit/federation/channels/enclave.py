@@ -60,7 +60,7 @@ from tacit.federation.channels.interface import (
     register,
 )
 from tacit.federation.channels.noise import has_surplus, in_shares
-from tacit.federation.messages import PREPARE, TRAIN, RefusedError, SiteRequest
+from tacit.federation.messages import TRAIN, RefusedError, SiteRequest
 from tacit.federation.plan.directory import new_identity, read_identity
 from tacit.federation.server.round_reports import RoundOutcome, SiteBytes
 from tacit.pieces.channels import Enclave
@@ -76,6 +76,7 @@ if TYPE_CHECKING:
 _CONFIGURE = "Configure the enclave: tacit enclave configure --plan plan.toml --out enclave.json."
 _NO_MODEL = bytes(KEY)  # opened to learn the cohort, before there is a broadcast
 NO_POLICY = AttestationPolicy()
+RENEW = NO_POLICY.acceptance_hours * 3600 / 2  # seconds after which the host lets sites verify the enclave again
 _MAX_BYTES = 1 << 24  # bytes of a site's state
 _ELSEWHERE = "The plan does not say where its enclave is. Use its file at the server."
 
@@ -137,7 +138,7 @@ class PlannedEnclave:
         content = files.read(file, "the enclave's configuration")
         return cls(Configuration.from_bytes(content), access.simulated, access)
 
-    def restricted(self, policy: AttestationPolicy) -> AttestationPolicy:
+    def restrict(self, policy: AttestationPolicy) -> AttestationPolicy:
         """A party's policy for this enclave: where the plan requires hardware, no party accepts a simulation."""
         return replace(policy, simulation=policy.simulation and self.simulated)
 
@@ -150,7 +151,7 @@ class PlannedEnclave:
         """
         if self.access is None or self.configuration is None:
             raise UserError(_ELSEWHERE)
-        policy, host = self.restricted(self.access.attestation), self.access.host
+        policy, host = self.restrict(self.access.attestation), self.access.host
         return connect(connect_to(self.access.address), host, self.configuration.digest, policy, int(time.time()))
 
     def canonical(self) -> dict[str, Any]:
@@ -167,7 +168,7 @@ class PlannedEnclave:
 
 def enclave_of(plan: "FederationPlan") -> PlannedEnclave:
     """The enclave of a plan; raises `UserError` if the plan names none."""
-    enclave = _planned(plan.arrangement)
+    enclave = _enclave_of(plan.arrangement)
     if enclave is None:
         raise UserError(
             f"{plan.method_name} sends messages to an enclave, and the plan names none. Add a table [enclave]. "
@@ -184,7 +185,7 @@ def configuration_of(plan: "FederationPlan") -> Configuration:
     return configuration
 
 
-def _planned(arranged: Arrangement | None) -> PlannedEnclave | None:
+def _enclave_of(arranged: Arrangement | None) -> PlannedEnclave | None:
     match arranged:
         case PlannedEnclave():
             return arranged
@@ -240,9 +241,9 @@ class FederatedEnclave(FederatedChannel):
     def check_policy(cls, allow: "SitePolicy") -> None:
         _policy_of(allow)
 
-    def adapted(self, method: Method, sites: int, least: int, arranged: Arrangement | None) -> Method:
+    def adapt(self, method: Method, sites: int, least: int, arranged: Arrangement | None) -> Method:
         """The method with sums of at least `least` sites; on hardware, unless the plan allows a simulation."""
-        planned = _planned(arranged)
+        planned = _enclave_of(arranged)
         hardware = planned is not None and not planned.simulated
         inside = replace(
             self.channel, min_clients=max(self.channel.min_clients, least), conversation=False, hardware=hardware
@@ -272,7 +273,7 @@ class FederatedEnclave(FederatedChannel):
                 return f"The enclave's configuration is of another plan, with {other}. {_CONFIGURE}"
         return ""
 
-    def exposed(self, method: Method) -> str:
+    def exposure(self, method: Method) -> str:
         """An enclave that sites verify keeps its noise from the server. A simulated one proves nothing.
 
         The operator of its machine, presumably the server, sees messages without noise, or with one share of it.
@@ -360,21 +361,24 @@ class EnclaveHost(ServerHalf):
         self._channel, self.sites, self._connect, self._idle, self._clock = channel, sites, connect, idle, clock
         self._link: EnclaveLink | None = None
         self._used = 0.0
+        self._attested = math.inf
         self._heads: Heads = {}
 
     def validate(self) -> None:
         """Raise before any charge unless the enclave answers."""
         if self._link is None:
-            self.connected()
+            self.open_link()
             self.close()
 
-    def connected(self) -> EnclaveLink:
+    def open_link(self) -> EnclaveLink:
         """The open connection, or a new one; raises `EnclaveUnavailableError` if nothing answers."""
         if self._link is not None and self._clock() > self._used + self._idle:
             self.close()
         if self._link is None:
             self._link, self._heads = self._connect(), {}  # it may have restarted: sites verify it again
+            self._attested = math.inf
         self._used = self._clock()
+        self._attested = min(self._attested, self._used)
         return self._link
 
     def close(self) -> None:
@@ -419,6 +423,8 @@ class EnclaveHost(ServerHalf):
 
     def _aggregate(self, state: State, dim: int, asked: SiteRequest, present: Iterable[int]) -> RoundOutcome:
         here, traffic = set(present), SiteBytes()
+        if self._used > self._attested + RENEW:  # before the sites' acceptances expire
+            self._heads, self._attested = {}, self._used
 
         def ask(requests: Requests) -> list[tuple[int, bytes]]:
             if ENCLAVE in requests:
@@ -427,7 +433,7 @@ class EnclaveHost(ServerHalf):
             kind = enclave_messages.unpack(next(iter(requests.values()))).kind
             if kind is MessageType.REQUEST_UPLOAD:
                 return [*self._short(self.sites.ask_round(TRAIN, asked, reached, traffic), dim)]
-            return [*self.sites.ask_further(PREPARE, asked.session(PREPARE), reached, traffic).items()]
+            return [*self.sites.ask_before(asked, reached, traffic).items()]
 
         outcome = play(converse(round_request(state, dim, asked.session(TRAIN)), self._heads), ask)
         self._heads = outcome.heads
@@ -464,7 +470,7 @@ class EnclaveHost(ServerHalf):
             self.sites.fail(number, "the enclave rejected its upload")
 
     def _ask(self, request: bytes) -> bytes:
-        link = self.connected()
+        link = self.open_link()
         try:
             return link.ask(request)
         except EnclaveUnavailableError:
@@ -478,13 +484,13 @@ def _phases(outcome: EnclaveOutcome, present: set[int]) -> dict[str, Traffic]:
     """The protocol's bytes beyond messages, by phase, for the sites that were reached."""
     up, down = outcome.transcript.up, outcome.transcript.down
 
-    def received(*kinds: MessageType) -> int:
+    def count_received(*kinds: MessageType) -> int:
         return sum(size for kind in kinds for number, size in down[kind].items() if number in present)
 
     attested = sum(up[kind].total() for kind in (MessageType.NONCE, MessageType.ENCLAVE_ACCEPTED))
     return {
-        "attestation": Traffic(attested, received(MessageType.CHALLENGE, MessageType.PRESENT_EVIDENCE)),
-        "deliver": Traffic(OVERHEAD * len(up[MessageType.UPLOAD]), received(MessageType.REQUEST_UPLOAD)),
+        "attestation": Traffic(attested, count_received(MessageType.CHALLENGE, MessageType.PRESENT_EVIDENCE)),
+        "deliver": Traffic(OVERHEAD * len(up[MessageType.UPLOAD]), count_received(MessageType.REQUEST_UPLOAD)),
     }
 
 
@@ -506,7 +512,7 @@ class EnclaveSite(SiteHalf):
 
     @property
     def _policy(self) -> AttestationPolicy:
-        return enclave_of(self.member.plan).restricted(_policy_of(self.member.allow))
+        return enclave_of(self.member.plan).restrict(_policy_of(self.member.allow))
 
     @property
     def _state(self) -> EnclaveClientState:
@@ -514,8 +520,9 @@ class EnclaveSite(SiteHalf):
         policy = self._policy
         if not self._path.exists():
             agreed, member = configuration_of(self.member.plan), self.member
-            return join_run(agreed.run, member.number, agreed.digest, policy, member.identity, limit=agreed.rounds)
-        state = EnclaveClientState.from_bytes(files.read(self._path, limit=_MAX_BYTES))
+            joined = join_run(agreed.run, member.number, agreed.digest, policy, member.identity, limit=agreed.rounds)
+            return set_time(joined, int(time.time()))
+        state = set_time(EnclaveClientState.from_bytes(files.read(self._path, limit=_MAX_BYTES)), int(time.time()))
         return state if state.policy == policy else replace(state, policy=policy, key=b"")
 
     def opens(self, verb: str) -> bool:
@@ -530,10 +537,10 @@ class EnclaveSite(SiteHalf):
         nothing = PendingUpload(asked.round, asked.session(TRAIN), 1, weighted=False, plaintext=b"")
         answer(set_upload(state, nothing), asked.opening)
 
-    def reply(self, asked: SiteRequest, found: Messages, now: Round) -> SiteReply:
+    def reply(self, asked: SiteRequest, messages: Messages, now: Round) -> SiteReply:
         """The site's message, encrypted to the enclave it accepted."""
-        weighted, plaintext = self.member.plan.method.weighted, self.channel.message_format.pack(found, 0, now)
-        pending = PendingUpload(asked.round, asked.session(TRAIN), found.rows.dim, weighted, plaintext)
+        weighted, plaintext = self.member.plan.method.weighted, self.channel.message_format.pack(messages, 0, now)
+        pending = PendingUpload(asked.round, asked.session(TRAIN), messages.rows.dim, weighted, plaintext)
         return SiteReply(self._step(set_upload(self._state, pending), asked.opening))
 
     def prepare(self, request: bytes) -> tuple[bytes, Mapping[str, str]]:
@@ -541,7 +548,7 @@ class EnclaveSite(SiteHalf):
         frame = enclave_messages.unpack(request, _MAX_BYTES)
         if frame.kind is MessageType.REQUEST_UPLOAD:
             raise RefusedError("malformed", "Expected a step of attestation: uploads are asked for with a round.")
-        reply = self._step(set_time(self._state, int(time.time())), request)
+        reply = self._step(self._state, request)
         if frame.kind is not MessageType.PRESENT_EVIDENCE:
             return reply, {}
         return reply, {"event": "accepted the enclave", "kind": Evidence.read(Reader(frame.body)).kind.label}

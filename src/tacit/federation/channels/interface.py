@@ -134,7 +134,7 @@ class SiteHalf(Protocol):
         """Raise unless the site could answer with a message like this; notes, charges and draws nothing."""
         return
 
-    def reply(self, asked: SiteRequest, found: Messages, now: Round) -> SiteReply:
+    def reply(self, asked: SiteRequest, messages: Messages, now: Round) -> SiteReply:
         """The answer to the first message of a round."""
 
     def check_evaluation(self, asked: SiteRequest) -> None:
@@ -190,7 +190,7 @@ class FederatedChannel(Protocol):
     def check_policy(cls, allow: "SitePolicy") -> None:
         """Raise `UserError` unless the policy's tables for this channel can be read."""
 
-    def adapted(self, method: Method, sites: int, least: int, arranged: Arrangement | None) -> Method:
+    def adapt(self, method: Method, sites: int, least: int, arranged: Arrangement | None) -> Method:
         """The method as this many sites run it, with sums of at least `least` sites."""
         return method
 
@@ -207,7 +207,7 @@ class FederatedChannel(Protocol):
             else f"The plan names an {arrangement.name}, but {plan.method.name} sends nothing to one."
         )
 
-    def exposed(self, method: Method) -> str:
+    def exposure(self, method: Method) -> str:
         """Why the server must be trusted with messages without noise, a sentence; empty: it need not be."""
         return server_draws(method)
 

@@ -39,7 +39,7 @@ class FederatedPlain(FederatedChannel):
     words: ClassVar[tuple[str, ...]] = ("plain",)
 
     def reveals(self, method: Method) -> Iterator[str]:
-        if self.exposed(method):
+        if self.exposure(method):
             yield "The server sees every message without noise: it must be trusted. Other sites learn the model."
         else:
             yield "The server sees every message of every site. Other sites learn the model."
@@ -106,5 +106,5 @@ class PlainSite(SiteHalf):
 
     channel: Plain
 
-    def reply(self, asked: SiteRequest, found: Messages, now: Round) -> SiteReply:
-        return SiteReply(self.channel.message_format.pack(found, 0, now))
+    def reply(self, asked: SiteRequest, messages: Messages, now: Round) -> SiteReply:
+        return SiteReply(self.channel.message_format.pack(messages, 0, now))

@@ -22,7 +22,7 @@ from tacit.federation.channels.interface import (
     register,
 )
 from tacit.federation.channels.noise import in_shares
-from tacit.federation.messages import CONTINUE, EVALUATE, TRAIN, SiteRequest
+from tacit.federation.messages import EVALUATE, TRAIN, SiteRequest
 from tacit.federation.metrics import DIM, HeldOut
 from tacit.federation.server.round_reports import RoundOutcome, SiteBytes
 from tacit.pieces.channels import SecureSum
@@ -38,6 +38,7 @@ from tacit.protocols.secagg import (
     SecaggSession,
     Vector,
     answer,
+    by_part,
     converse,
     join_round,
     set_vector,
@@ -75,7 +76,7 @@ class FederatedSecureSum(FederatedChannel):
     def min_cohort(self) -> int:
         return self.channel.min_cohort
 
-    def adapted(self, method: Method, sites: int, least: int, arranged: Arrangement | None) -> Method:
+    def adapt(self, method: Method, sites: int, least: int, arranged: Arrangement | None) -> Method:
         """Every client draws its own noise, and few sites survive a dropout.
 
         Fractions that suit cohorts of hundreds tolerate no dropout among eight. So with up to 64 sites, at least a
@@ -85,7 +86,7 @@ class FederatedSecureSum(FederatedChannel):
         losses, corrupt = self.channel.dropout, self.channel.corrupt
         if sites <= _FEW:
             losses, corrupt = max(losses, _LOSSES), max(corrupt, CORRUPT)
-        channel = replace(self.channel, dropout=losses, corrupt=corrupt, conversation=False)
+        channel = replace(self.channel, dropout=losses, corrupt=corrupt, conversation=False, epoch=1)
         return replace(method, channel=channel, mechanism=in_shares(method.mechanism, losses))
 
     def incompatibility(self, method: Method, sites: int, cohort: float) -> str:
@@ -103,7 +104,7 @@ class FederatedSecureSum(FederatedChannel):
 
     def survival(self, cohort: int, least: int) -> Survival:
         needed = max(self.channel.parameters_for(max(cohort, self.min_cohort)).min_survivors, least)
-        messages = 5 if self.channel.level == "active_server" else 4
+        messages = 6 if self.channel.level == "active_server" else 5
         return Survival(messages, max(cohort - needed, 0), int(self.channel.corrupt * cohort))
 
     def at_server(self, sites: "EnrolledSites", randomness: Randomness, connect: Connect | None) -> "SecureSumServer":
@@ -124,8 +125,8 @@ def evaluation_parameters(channel: SecureSum, least: int, cohort: int) -> Parame
     return _with_min_survivors(least, replace(channel.parameters_for(cohort, DIM), bits=32))
 
 
-def _with_min_survivors(least: int, found: Parameters) -> Parameters:
-    return replace(found, min_uploads=min(max(found.min_survivors, least), found.cohort))
+def _with_min_survivors(least: int, parameters: Parameters) -> Parameters:
+    return replace(parameters, min_uploads=min(max(parameters.min_survivors, least), parameters.cohort))
 
 
 def session_of(plan: "FederationPlan", asked: SiteRequest, verb: str, parameters: Parameters) -> SecaggSession:
@@ -159,7 +160,7 @@ class SecureSumServer(ServerHalf):
         parameters = training_parameters(self.channel, plan.min_cohort, like, now)
         outcome = self._aggregate(TRAIN, asked, parameters, traffic)
         total = self.channel.message_format.numbers(outcome.result, like)
-        surplus = opened_surplus(like.surplus, outcome, now)
+        surplus = opened_surplus(like.surplus, outcome)
         summed = sum_of_total(plan.method, state, total, len(outcome.clients), like, surplus)
         phases, content = _phase_bytes(outcome), packed_size(parameters.dim, parameters.bits)
         uploaded = content * len(outcome.transcript.up[Phase.UPLOAD])
@@ -187,13 +188,13 @@ class SecureSumServer(ServerHalf):
             except StopIteration as end:
                 outcome: SecaggOutcome = end.value
                 return outcome
-            replies = self.sites.ask_further(CONTINUE, asked.session(verb), requests, traffic)
+            replies = self.sites.ask_further(asked.session(verb), requests, traffic)
 
 
 def _phase_bytes(outcome: SecaggOutcome) -> dict[str, Traffic]:
     """The bytes of secure aggregation by phase."""
     up, down = outcome.transcript.up, outcome.transcript.down
-    return {phase.name.lower(): Traffic(up[phase].total(), down[phase].total()) for phase in [*down]}
+    return by_part({phase: Traffic(up[phase].total(), down[phase].total()) for phase in down.keys() | up.keys()})
 
 
 @dataclass(frozen=True)
@@ -207,15 +208,13 @@ class SecureSumSite(SiteHalf):
         return True
 
     def validate(self, asked: SiteRequest, like: Messages, now: Round) -> None:
-        parameters = self._training_parameters(like, now)
-        seed = bytes(crypto.KEY) if parameters.surplus else b""
-        answer(self._join(asked, TRAIN, parameters, seed), asked.opening)  # the reply is discarded
+        answer(self._join(asked, TRAIN, self._train_parameters(like, now)), asked.opening)  # the reply is discarded
 
-    def reply(self, asked: SiteRequest, found: Messages, now: Round) -> SiteReply:
-        parameters = self._training_parameters(found, now)
-        seed = found.surplus.seeds[0].value if found.surplus is not None and parameters.surplus else b""
-        joined = self._join(asked, TRAIN, parameters, seed)
-        return _step(set_vector(joined, self.channel.message_format.integers(found, 0)), asked.opening)
+    def reply(self, asked: SiteRequest, messages: Messages, now: Round) -> SiteReply:
+        parameters = self._train_parameters(messages, now)
+        seed = messages.surplus.seeds[0].value if messages.surplus is not None and parameters.surplus else b""
+        joined = self._join(asked, TRAIN, parameters)
+        return _step(set_vector(joined, self.channel.message_format.integers(messages, 0), seed), asked.opening)
 
     def check_evaluation(self, asked: SiteRequest) -> None:
         answer(self._join_evaluation(asked), asked.opening)
@@ -226,14 +225,14 @@ class SecureSumSite(SiteHalf):
     def further(self, state: bytes, request: bytes) -> SiteReply:
         return _step(SecaggClientState.from_bytes(state), request)
 
-    def _training_parameters(self, like: Messages, now: Round) -> Parameters:
+    def _train_parameters(self, like: Messages, now: Round) -> Parameters:
         return training_parameters(self.channel, self.member.plan.min_cohort, like, now)
 
     def _join_evaluation(self, asked: SiteRequest) -> SecaggClientState:
         parameters = evaluation_parameters(self.channel, self.member.plan.min_cohort, len(asked.cohort))
-        return self._join(asked, EVALUATE, parameters, b"")
+        return self._join(asked, EVALUATE, parameters)
 
-    def _join(self, asked: SiteRequest, verb: str, parameters: Parameters, seed: bytes) -> SecaggClientState:
+    def _join(self, asked: SiteRequest, verb: str, parameters: Parameters) -> SecaggClientState:
         """Join secure aggregation with fresh secrets; the vector follows."""
         plan, least = self.member.plan, self.member.allow.min_cohort
         policy = SecaggPolicy(
@@ -248,7 +247,6 @@ class SecureSumSite(SiteHalf):
             policy,
             identity=self.member.identity,
             directory={number: plan.directory.by_number[number] for number in asked.cohort},
-            noise_seed=seed,
         )
 
 

@@ -11,23 +11,23 @@ from tacit.data.encoding import Encoding, Limit
 from tacit.data.table_task import TableModel
 from tacit.errors import UserError, expect
 
-TABLE_MODELS = ("logistic", "mlp")
 _MAX_TEXT = 200  # characters of a column's name or of a category
 _MAX_SHOWN = 20  # categories of a column in a sentence
 
 
-def check_encoding(encoding: Encoding) -> None:
-    """Raise `UserError` for an encoding without a target, or with misleading texts or limits."""
-    target = encoding.known_target
-    values = (value for column in (*encoding.categories.values(), target.classes) for value in column)
+def check_encoding(encoding: Encoding, *, target: bool = True) -> None:
+    """Raise `UserError` for an encoding without a target, if it needs one, or with misleading texts or limits."""
+    predicted = encoding.known_target if target else encoding.target
+    classes = () if predicted is None else predicted.classes
+    values = (value for column in (*encoding.categories.values(), classes) for value in column)
     for text in (*read_columns(encoding), *values):
         expect(
             len(text) <= _MAX_TEXT and (text.isprintable() or not text),
             f"at most {_MAX_TEXT} printable characters of a column or a category of the encoding, got {text[:50]!r}",
         )
-    if not target.classes:  # a numeric target is not clipped
-        low, high = target.scale.low, target.scale.high
-        expect(low < high, f"minimum < maximum of the target {target.name!r}, got {low:g} and {high:g}")
+    if predicted is not None and not classes:  # a numeric target is not clipped
+        low, high = predicted.scale.low, predicted.scale.high
+        expect(low < high, f"minimum < maximum of the target {predicted.name!r}, got {low:g} and {high:g}")
 
 
 def table_model(name: str, args: Mapping[str, int], encoding: Encoding | None) -> TableModel:
@@ -42,7 +42,7 @@ def table_model(name: str, args: Mapping[str, int], encoding: Encoding | None) -
 
 def read_columns(encoding: Encoding) -> tuple[str, ...]:
     """The table's input columns and target column."""
-    return (*encoding.columns, encoding.known_target.name)
+    return encoding.columns if encoding.target is None else (*encoding.columns, encoding.target.name)
 
 
 def columns_read(encoding: Encoding | None) -> Iterator[str]:
@@ -52,16 +52,18 @@ def columns_read(encoding: Encoding | None) -> Iterator[str]:
     for name, (low, high) in encoding.numbers.items():
         yield f"{name!r}: {_plain(low)} to {_plain(high)} as 0 to 1, and what is outside as the nearer of the two"
     for name, values in encoding.categories.items():
-        yield f"{name!r}: an input for each of {_shown(values)}"
-    target = encoding.known_target
+        yield f"{name!r}: an input for each of {_show(values)}"
+    target = encoding.target
+    if target is None:
+        return
     if target.classes:
-        yield f"{target.name!r}: predicted, one of {_shown(target.classes)}"
+        yield f"{target.name!r}: predicted, one of {_show(target.classes)}"
     else:
         low, high = map(_plain, target.limits or ())
         yield f"{target.name!r}: predicted, a number, of which {low} to {high} are scaled to 0 to 1"
 
 
-def known_to_all(encoding: Encoding) -> str:
+def describe_public(encoding: Encoding) -> str:
     """What the encoding reveals of clients' rows to every reader of the plan, a sentence; empty: nothing."""
     sentence = encoding.preprocessing.not_covered
     return f"{sentence} The plan shows these constants to the server and to all sites." if sentence else ""
@@ -72,6 +74,6 @@ def _plain(limit: Limit) -> str:
     return str(limit).removesuffix(".0")
 
 
-def _shown(values: tuple[str, ...]) -> str:
+def _show(values: tuple[str, ...]) -> str:
     more = f" and {len(values) - _MAX_SHOWN} more" if len(values) > _MAX_SHOWN else ""
     return f"{', '.join(map(repr, values[:_MAX_SHOWN]))}{more}"

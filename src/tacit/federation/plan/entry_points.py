@@ -1,25 +1,24 @@
 """Code by name: `package.module:function` of an installed package, and the digest by which it is pinned.
 
 A site runs only installed code. A pin is the digest of all files of the function's top-level package (or of its
-module, if that is a single file), so a changed helper changes the pin too. Computing a pin imports nothing.
+module, if that is a single file), so a changed helper changes the pin too. Computing a pin imports nothing, and a
+pinned function runs from the files that were read for it (`PinnedPackage`).
 
 A plan's author chooses its names, and importing a module executes it. So a plan's reader first declares which code it
 runs (`AllowedCode`): a site by its policy, the server's operator by trusting the plan.
 """
 
 import ast
-import hashlib
 import importlib
-import importlib.util
 import re
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from tacit import methods
 from tacit.errors import TacitError, UserError
+from tacit.federation.plan.pinned_code import ModuleSource, PinnedPackage
 
 _NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 PIN = re.compile(r"sha256:[0-9a-f]{64}")
@@ -56,35 +55,47 @@ class AllowedCode:
 
     def function_problem(self, name: str, what: str) -> str:
         """Why this function must not be imported, a sentence; empty: it may. Imports nothing."""
+        try:
+            self._package(name, what)
+        except UserError as error:
+            return str(error)
+        return ""
+
+    def load(self, name: str, what: str) -> Callable[..., Any]:
+        """The function with this name, imported only if it is allowed, from the very files that the pin covers."""
+        package = self._package(name, what)
+        return load(name, what, importlib.import_module if package is None else package.load)
+
+    def _package(self, name: str, what: str) -> PinnedPackage | None:
+        """The package of an allowed function, as it is installed; None: it is not pinned. Raises `UserError`."""
         pinned = self.functions.get(name)
         if pinned is None:
             allowed = ", ".join(self.functions) or "none"
-            return f"{what.capitalize()} {name} is not among those that are allowed here: {allowed}."
-        try:
-            installed = pin(name, what) if pinned else ""
-        except UserError as error:
-            return str(error)
-        return "" if installed == pinned else f"The installed code of {name} is {installed}, not {pinned} as allowed."
-
-    def load(self, name: str, what: str) -> Callable[..., Any]:
-        """The function with this name, imported only if it is allowed."""
-        if problem := self.function_problem(name, what):
-            raise UserError(problem)
-        return load(name, what)
+            raise UserError(f"{what.capitalize()} {name} is not among those that are allowed here: {allowed}.")
+        if not pinned:
+            return None
+        check_name(name, what)
+        package = PinnedPackage.read(name, what)
+        if package.digest != pinned:
+            raise UserError(f"The installed code of {name} is {package.digest}, not {pinned} as allowed.")
+        return package
 
 
 NO_CODE = AllowedCode()
 
 
-def load(name: str, what: str) -> Callable[..., Any]:
-    """Import the function with this name; only for names that the party itself wrote."""
+def load(
+    name: str, what: str, import_module: Callable[[str], ModuleType] = importlib.import_module
+) -> Callable[..., Any]:
+    """Import the function with this name; only for names that the party itself wrote, or that it allows."""
     check_name(name, what)
     module, _, function = name.partition(":")
     try:
-        value = getattr(importlib.import_module(module), function)
-    except (ImportError, AttributeError) as error:
+        value = getattr(import_module(module), function)
+    except Exception as error:  # of whatever runs when it is imported
+        kind = "" if isinstance(error, ImportError | AttributeError) else f"{type(error).__name__}: "
         raise UserError(
-            f"Could not load {what} {name}: {error}. Install its package here, or correct the name."
+            f"Could not load {what} {name}: {kind}{error}. Install its package here, or correct the name."
         ) from error
     if not callable(value):
         raise UserError(f"Expected {what} {name} to be a function, got {type(value).__name__}.")
@@ -94,10 +105,10 @@ def load(name: str, what: str) -> Callable[..., Any]:
 
 def call(name: str, what: str) -> Any:
     """Call the function with this name; raises `UserError` for an error inside it."""
-    return called(load(name, what), name)
+    return try_call(load(name, what), name)
 
 
-def called(function: Callable[[], Any], name: str) -> Any:
+def try_call(function: Callable[[], Any], name: str) -> Any:
     """Call a function; raises `UserError`, which names it, for an error inside it."""
     try:
         return function()
@@ -109,53 +120,31 @@ def called(function: Callable[[], Any], name: str) -> Any:
 
 def pin(name: str, what: str) -> str:
     """The digest of the installed code of this function, as `sha256:…`."""
-    total = hashlib.sha256()
-    for label, path in sorted(_files(name, what)):
-        total.update(f"{label}\n{hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
-    return f"sha256:{total.hexdigest()}"
+    check_name(name, what)
+    return PinnedPackage.read(name, what).digest
 
 
 def check_defined(name: str, what: str) -> None:
     """Raise `UserError` unless the installed source of this function's module mentions it. Imports nothing."""
+    check_name(name, what)
     module, _, function = name.partition(":")
-    _, *rest = module.split(".")
-    inside = "/".join(rest)
-    sources = dict(_files(name, what))
-    places = (f"{inside}.py", f"{inside}/__init__.py") if rest else ("__init__.py", f"{module}.py")
-    source = next((sources[place] for place in places if place in sources), None)
+    source = PinnedPackage.read(name, what).sources.get(module)
     if source is None:
         raise UserError(
             f"Could not load {what} {name}: there is no source of {module}. Install it here, or correct the name."
         )
-    if function not in _mentioned(source):
+    if function not in _names_in(source):
         raise UserError(
-            f"Could not load {what} {name}: there is no {function} in {source}. Install it, or correct the name."
+            f"Could not load {what} {name}: there is no {function} in {source.path}. Install it, or correct the name."
         )
 
 
-def _mentioned(source: Path) -> set[str]:
+def _names_in(source: ModuleSource) -> set[str]:
     """The names that a module defines, imports or assigns, as far as its text shows."""
     try:
-        tree = ast.parse(source.read_bytes())
-    except (SyntaxError, ValueError) as error:
-        raise UserError(f"Expected Python in {source}, but it cannot be read: {error}.") from error
+        tree = ast.parse(source.content)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise UserError(f"Expected Python in {source.path}, but it cannot be read: {error}.") from error
     names = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.ClassDef)}
     names |= {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
     return names | {node.asname or node.name for node in ast.walk(tree) if isinstance(node, ast.alias)}
-
-
-def _files(name: str, what: str) -> Iterator[tuple[str, Path]]:
-    """The files of a function's top-level package by their paths in it; of a single module, that file."""
-    check_name(name, what)
-    package, spec = name.partition(":")[0].partition(".")[0], None
-    with suppress(ValueError):  # a module without a specification, such as __main__
-        spec = importlib.util.find_spec(package)
-    if spec is None or not (spec.has_location or spec.submodule_search_locations):
-        raise UserError(f"Could not find the files of the package {package} of {what} {name}. Install it here.")
-    if not spec.submodule_search_locations:
-        yield Path(str(spec.origin)).name, Path(str(spec.origin))
-        return
-    for folder in map(Path, spec.submodule_search_locations):
-        for path in folder.rglob("*"):
-            if path.is_file() and "__pycache__" not in path.parts:
-                yield path.relative_to(folder).as_posix(), path

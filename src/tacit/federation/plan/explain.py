@@ -4,15 +4,17 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from tacit.core import DenseRows, Round, State
+from tacit.core import DenseRows, Method, Round, State
 from tacit.core.keys import RunKeys
 from tacit.core.prices import Unit
 from tacit.core.server_half import broadcast, download_size, no_messages
 from tacit.core.state import Traffic
 from tacit.engine.simulation import draw
-from tacit.federation.plan.encoded_columns import columns_read, known_to_all
+from tacit.federation.plan.encoded_columns import columns_read, describe_public
 from tacit.federation.plan.plan import FederationPlan
 from tacit.federation.site.policy import cost_of, few_sites_warning, reveals
+
+FEW_HONEST = 20  # below it, the noise for a client that knows its own share is noticeable: 3 %
 
 
 @dataclass(frozen=True)
@@ -92,7 +94,7 @@ def explain_plan(plan: FederationPlan) -> PlanExplanation:
         delta=method.delta,
         unit=cost.unit,
         reason=cost.reason,
-        trusts_server=bool(channel.exposed(method)),
+        trusts_server=bool(channel.exposure(method)),
         reveals=tuple(reveals(plan)),
         reads=tuple(columns_read(plan.encoding)),
         notes=tuple(_notes(plan, survival.messages)),
@@ -113,13 +115,24 @@ def _traffic(plan: FederationPlan, state: State) -> Traffic:
     if like.samples is not None:
         one = replace(one, samples=like.samples.new_ones(1))
     overhead = sum(method.channel.overhead(now, tolerated).values(), Traffic())
-    up = method.channel.message_format.sizes(one)[0] + overhead.up
-    return Traffic(up, download_size(method.channel, view, now, first=False, tolerated=tolerated))
+    up = method.channel.message_format.sizes(one)[0] + -(-overhead.up // now.cohort)
+    return Traffic(up, download_size(method.channel, view, first=False) + -(-overhead.down // now.cohort))
 
 
 def _cohort(plan: FederationPlan) -> int:
     """The sites in a round, if all are present."""
     return math.floor(plan.method.sampler.sampling(plan.population, 0).mean_cohort(plan.population))
+
+
+def own_shares_note(method: Method, cohort: int) -> str:
+    """What it costs that every site knows its own share of the noise, a sentence; empty where it is little."""
+    honest = method.mechanism.honest_clients(cohort)
+    if honest is None or not 0 < honest < FEW_HONEST:
+        return ""
+    return (
+        f"Each site knows its own share of the noise and could subtract it, so that those of {honest} others have to "
+        f"suffice. For one curious site of so few, the sum has {math.sqrt((honest + 1) / honest):.2f} times the noise."
+    )
 
 
 def _notes(plan: FederationPlan, messages: int) -> Iterator[str]:
@@ -129,8 +142,9 @@ def _notes(plan: FederationPlan, messages: int) -> Iterator[str]:
             "parameters and bytes and to try the public data, read that code, and if you trust it, add --trust."
         )
     if plan.encoding is not None:
-        yield from filter(None, (known_to_all(plan.encoding),))
+        yield from filter(None, (describe_public(plan.encoding),))
     yield from filter(None, (few_sites_warning(plan),))
+    yield from filter(None, (own_shares_note(plan.method, _cohort(plan)),))
     sampling = plan.method.sampler.sampling(plan.population, 0)
     if sampling.kind == "poisson":
         yield (
@@ -139,7 +153,10 @@ def _notes(plan: FederationPlan, messages: int) -> Iterator[str]:
         )
     yield from plan.channel.notes
     if sampling.rate < 1:
-        yield "The server knows who takes part in a round: against it, sampling does not amplify privacy."
+        yield (
+            "The server and the other sites of a round know who takes part: against them, sampling does not amplify "
+            "privacy."
+        )
     timeouts, talks = plan.timeouts, messages - 1
     yield (
         f"A site that does not answer delays a round by {timeouts.train:g} s, or by {timeouts.message:g} s in a later "

@@ -18,7 +18,7 @@ from tacit.data.table_task import TableModel
 from tacit.errors import TacitError, UserError, expect
 from tacit.federation.channels.interface import channel_of
 from tacit.federation.plan.directory import Directory
-from tacit.federation.plan.encoded_columns import known_to_all
+from tacit.federation.plan.encoded_columns import describe_public
 from tacit.federation.plan.plan import FederationPlan, Timeouts, adapt_to_sites
 from tacit.runs.directory import read_encoding, read_manifest
 from tacit.runs.manifest import Manifest
@@ -82,9 +82,9 @@ def plan_from_run(run: Path, directory: Directory) -> PlanFromRun:
     Raises `UserError`, with a sentence, for a run whose method, model or data cannot be named in a plan.
     """
     manifest = read_manifest(run)
-    encoding, model = _described(run, manifest)
+    encoding, model = _encoding_and_model(run, manifest)
     sites = len(directory.names)
-    args, changes = _adapted(manifest, sites)
+    args, changes = _adapt_args(manifest, sites)
     method = methods.make(manifest.method.name, args)
     loss = manifest.task.loss
     plan = FederationPlan(
@@ -109,7 +109,7 @@ def plan_from_run(run: Path, directory: Directory) -> PlanFromRun:
     return PlanFromRun(plan, encoding, tuple(changes), tuple(_warnings(plan, encoding, manifest.task.args or {})))
 
 
-def _described(run: Path, manifest: Manifest) -> tuple[Encoding, TableModel]:
+def _encoding_and_model(run: Path, manifest: Manifest) -> tuple[Encoding, TableModel]:
     """The encoding and the model of a run; raises `UserError` if a plan cannot describe it."""
     if manifest.status != "finished":
         raise UserError(f"Expected a finished run, got {run}, which is {manifest.status}. Resume it first.")
@@ -129,12 +129,16 @@ def _described(run: Path, manifest: Manifest) -> tuple[Encoding, TableModel]:
     return read_encoding(run, manifest), manifest.task.model
 
 
-def _adapted(manifest: Manifest, sites: int) -> tuple[dict[str, object], list[str]]:
+def _adapt_args(manifest: Manifest, sites: int) -> tuple[dict[str, object], list[str]]:
     """The run's method arguments for this many sites, and their changes, as sentences."""
     name, args, changes = manifest.method.name, dict(manifest.method.args or {}), []
     if args.pop("patience", None) is not None:
         changes.append("patience was left out: the server of a federation has no held-out data to stop early by.")
     method = methods.make(name, args)
+    if "size" in methods.options(name) and "size" not in args:
+        args["size"] = round(sum(manifest.task.sizes) / len(manifest.task.sizes))
+        changes.append(f"size = {args['size']}: the mean number of {manifest.task.unit}s of a client of the run.")
+        method = methods.make(name, args)
     if not _samples(method, sites):
         args["cohort"] = sites
         changes.append(f"cohort = {sites}: the run sampled more clients in a round than there are sites.")
@@ -171,7 +175,7 @@ def _min_cohort(method: Method, sites: int) -> int:
 
 
 def _warnings(plan: FederationPlan, encoding: Encoding, given: Mapping[str, object]) -> Iterator[str]:
-    yield from filter(None, (known_to_all(encoding),))
+    yield from filter(None, (describe_public(encoding),))
     if plan.records:
         yield f"records = {plan.records} is the smallest client of the simulation: write the smallest of the sites."
     if "size" in methods.options(plan.method_name):

@@ -11,7 +11,15 @@
     unit = "person"                         # where sites know which records are one person's; otherwise "record"
     timeouts = { train = 3600, message = 120 } # seconds
 
-A plan is identified by the digest of its canonical form, which includes the public keys of all sites and the encoding.
+A plan may ask an analysis instead of training a model::
+
+    analysis = "survival"                   # or describe, with an encoding that declares ranges and categories
+    args = { time = "days", event = "died", by = "arm", epsilon = 1, delta = 1e-5, units = 5000 }
+    encoding = "encoding.json"
+    sites = "directory.toml"
+
+A plan is identified by the digest of its canonical form, which includes the public keys of the server and of all sites,
+and the encoding.
 Any change makes another plan, which no site has accepted.
 
 A plan is untrusted input. It names registered methods and installed functions; third-party code among them is imported
@@ -32,26 +40,30 @@ from torch import nn
 
 from tacit import core, methods
 from tacit.core import Key, Loss, Method, Randomness
-from tacit.core.losses import CrossEntropy
+from tacit.core.losses import CrossEntropy, MeanSquared
 from tacit.core.prices import ClientUnits, Unit
-from tacit.core.record_text import parse, records_of
-from tacit.core.schema import listed
+from tacit.core.schema import list_names
 from tacit.core.serialization import Source, convert, load_toml, read_json, write_json
+from tacit.core.value_text import dataclasses_of, parse
 from tacit.data import Population, Samples, Task
 from tacit.data.encoding import Encoding, Preprocessing
-from tacit.data.table_task import public_samples, sized_model
+from tacit.data.table_task import TABLE_MODELS, build_model, public_samples
 from tacit.data.task import TestOverlap
 from tacit.errors import DataError, PublicDataError, TacitError, UserError, expect
 from tacit.federation.channels.interface import Arrangement, FederatedChannel, arrangements, channel_of
 from tacit.federation.plan import entry_points
+from tacit.federation.plan.analysis import SUM_MODEL_NAME, analysis_method, analysis_model, check_analysis
 from tacit.federation.plan.directory import Directory, read_directory
-from tacit.federation.plan.encoded_columns import TABLE_MODELS, check_encoding, table_model
+from tacit.federation.plan.encoded_columns import check_encoding, table_model
 from tacit.federation.plan.entry_points import NO_CODE, AllowedCode
+from tacit.pieces.servers import RecordDescent
 from tacit.protocols import crypto
 from tacit.runs.experiment import flat_args
+from tacit.runs.fitting import Sizes, fit_descent
 from tacit.runs.run import RunSpec, calibrate_method, check_draws_persons
 
-FORMAT = 2
+FORMAT = 3
+EXACT_BELOW = 2.0**53  # below it, a float has the digits of the whole number that it equals
 Seconds = Annotated[float, Meta(gt=0)]
 
 
@@ -65,8 +77,9 @@ class Timeouts(Struct, frozen=True):
 class _Canonical(Struct, frozen=True, kw_only=True):
     """A plan without its sites."""
 
-    method: str
-    model: str
+    method: str = ""
+    model: str = ""
+    analysis: str = ""
     args: Mapping[str, object] = member(default_factory=dict)
     model_args: Mapping[str, int] = member(default_factory=dict)
     loss: str = ""
@@ -93,10 +106,10 @@ _STORED = Source(label="a stored plan", advice="Review the plan again.")
 
 @dataclass(frozen=True, kw_only=True)
 class FederationPlan:
-    """What a federation trains.
+    """What a federation trains, or asks.
 
     Attributes:
-        method_name: the name of a registered method.
+        method_name: the name of a registered method, or of the analysis.
         model: the name of a built-in model of tables, or a function that makes a model, `package.module:function`.
         directory: the enrolled sites.
         args: the arguments of the method.
@@ -113,6 +126,7 @@ class FederationPlan:
         unit: the unit that a method that protects records protects within a site: records, or persons.
         timeouts: how long the server waits.
         encoding: how rows of the sites' tables become inputs and targets; None: sites have samples, not tables.
+        analysis: the question to the sites' tables, instead of a method and a model; empty: there is none.
         arrangement: the plan's table for its channel, such as an enclave's; None: it has none.
         code: the third-party code that this party runs for the plan; not part of the digest.
     """
@@ -132,17 +146,21 @@ class FederationPlan:
     unit: Unit
     timeouts: Timeouts
     encoding: Encoding | None = None
+    analysis: str = ""
     arrangement: Arrangement | None = None
     code: AllowedCode = field(default=NO_CODE, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        methods.check_registered(self.method_name)
-        methods.validate(self.method_name, self.args)
+        if not self.analysis:
+            methods.check_registered(self.method_name)
+            methods.validate(self.method_name, self.args)
         if self.encoding is not None:
-            check_encoding(self.encoding)
-        if self.has_own_model:
+            check_encoding(self.encoding, target=not self.analysis)
+        if self.analysis:
+            self._check_analysis()
+        elif self.has_own_model:
             entry_points.check_name(self.model, f"the model as one of {', '.join(TABLE_MODELS)}, or")
-            expect(not self.model_args, f"model_args only of a built-in model, got {listed(self.model_args)}")
+            expect(not self.model_args, f"model_args only of a built-in model, got {list_names(self.model_args)}")
         else:
             table_model(self.model, self.model_args, self.encoding)
         if self.public:
@@ -152,13 +170,31 @@ class FederationPlan:
             f"min_cohort={self.min_cohort} of at most {self.population} sites",
         )
 
-    def allowing(self, code: AllowedCode) -> "FederationPlan":
+    def _check_analysis(self) -> None:
+        """Raise `UserError` for an analysis with something that only training has, or without an encoding."""
+        if self.encoding is None:
+            raise UserError(
+                f'Expected encoding = "encoding.json" for the analysis {self.analysis}, which declares ranges and '
+                "categories."
+            )
+        trained = {
+            "model": self.model != SUM_MODEL_NAME,
+            "model_args": self.model_args,
+            "loss": self.loss,
+            "public": self.public,
+        }
+        given = [name for name, value in trained.items() if value]
+        expect(not given, f"no {list_names(given)} with analysis = {self.analysis!r}: nothing is trained")
+        check_analysis(self.analysis, self.args, self.encoding)
+
+    def allow(self, code: AllowedCode) -> "FederationPlan":
         """The same plan, for a party that runs this code."""
         return replace(self, code=code)
 
-    def trusted(self) -> "FederationPlan":
+    def trust(self) -> "FederationPlan":
         """The same plan, for a party that trusts all code that it names."""
-        return self.allowing(AllowedCode(dict.fromkeys(self.functions.values(), ""), (self.method_name,)))
+        named = () if self.analysis else (self.method_name,)
+        return self.allow(AllowedCode(dict.fromkeys(self.functions.values(), ""), named))
 
     @property
     def functions(self) -> dict[str, str]:
@@ -169,23 +205,28 @@ class FederationPlan:
     @property
     def has_own_model(self) -> bool:
         """Whether the model is a function of an installed package, not a built-in one."""
-        return self.model not in TABLE_MODELS
+        return not self.analysis and self.model not in TABLE_MODELS
 
     @property
     def refused_code(self) -> tuple[str, ...]:
         """The plan's code that this party does not run, as sentences. Imports nothing."""
         problems = (self.code.function_problem(name, what) for what, name in self.functions.items())
-        return tuple(filter(None, (self.code.method_problem(self.method_name), *problems)))
+        return tuple(filter(None, (self._method_problem, *problems)))
+
+    @property
+    def _method_problem(self) -> str:
+        """Why this party may not build the method, a sentence; empty: it may, as any analysis."""
+        return "" if self.analysis else self.code.method_problem(self.method_name)
 
     @property
     def has_readable_method(self) -> bool:
         """Whether this party may build the plan's method, to describe it."""
-        return not self.code.method_problem(self.method_name)
+        return not self._method_problem
 
     def check_trusted(self, named_in: Path) -> None:
         """Raise `UserError`, which names the option, unless this party runs all code of the plan."""
         if self.refused_code:
-            ours = methods.is_ours(self.method_name)
+            ours = self.analysis or methods.is_ours(self.method_name)
             names = [*self.functions.values(), *([] if ours else [f"the method {self.method_name}"])]
             raise UserError(
                 f"{named_in} names code, which would be imported and called: {', '.join(names)}. Nothing was run. Read "
@@ -198,19 +239,25 @@ class FederationPlan:
         return len(self.directory.names)
 
     @cached_property
+    def plain_args(self) -> dict[str, object]:
+        """The method's arguments with one form of each number: 5 and 5.0 are the same plan."""
+        return {name: _plain_number(value) for name, value in self.args.items()}
+
+    @cached_property
     def canonical(self) -> bytes:
         """The plan as canonical JSON: equal plans have equal bytes, on every machine.
 
         The encoding is a string in it, because the order of its columns matters.
         """
         content = {
-            **{name: getattr(self, name) for name in _SAME},
+            **{name: getattr(self, name) for name in _SAME if name != "analysis" or self.analysis},
             "format": FORMAT,
             "method": self.method_name,
-            "args": dict(self.args),
+            "args": self.plain_args,
             "model_args": dict(self.model_args),
             "encoding": "" if self.encoding is None else write_json(self.encoding.to_plain()).decode(),
             "sites": {name: key.hex() for name, key in self.directory.identities.items()},
+            "server": self.directory.server.hex(),
             "timeouts": {"train": float(self.timeouts.train), "message": float(self.timeouts.message)},
             "unit": self.unit.value,
         }
@@ -223,11 +270,11 @@ class FederationPlan:
         """The plan with this canonical form, in plain values."""
         tables = arrangements(content)
         expect(content.get("format") == FORMAT, f"format {FORMAT} of a stored plan, got {content.get('format')!r}")
-        fields = {key: content[key] for key in content if key not in ("format", "sites", "encoding", *tables)}
+        fields = {key: content[key] for key in content if key not in ("format", "sites", "server", "encoding", *tables)}
         identities = {name: bytes.fromhex(key) for name, key in content["sites"].items()}
         arranged = [kind.from_canonical(content[key]) for key, kind in tables.items()]
         return cls(
-            directory=Directory(identities),
+            directory=Directory(identities, bytes.fromhex(content["server"])),
             encoding=read_json(content["encoding"].encode(), Encoding, _STORED) if content["encoding"] else None,
             arrangement=_only(arranged),
             **_arguments(convert(fields, _Canonical, _STORED)),
@@ -250,11 +297,10 @@ class FederationPlan:
     @cached_property
     def method(self) -> Method:
         """The method as sites run it, with its noise; raises `UserError` if it cannot run between them."""
-        if problem := self.code.method_problem(self.method_name):
+        if problem := self._method_problem:
             raise UserError(problem)
-        method = adapt_to_sites(
-            methods.make(self.method_name, self.args), self.population, self.min_cohort, self.arrangement
-        )
+        asked = analysis_method(self) if self.analysis else methods.make(self.method_name, self.plain_args)
+        method = self._fit(adapt_to_sites(asked, self.population, self.min_cohort, self.arrangement))
         if self.unit is Unit.PERSON:
             _check_person_unit(method)
         if method.terms.protects_records and method.terms.record_bound is None and not self.records:
@@ -265,6 +311,19 @@ class FederationPlan:
         return calibrate_method(
             method, self.population, ClientUnits((max(self.records, 1),) * self.population, self.unit)
         )
+
+    def _fit(self, method: Method) -> Method:
+        """The method with the settings that follow from public sizes: those of the plan."""
+        server = method.server
+        if not isinstance(server, RecordDescent):
+            return method
+        if server.size is None:
+            raise UserError(
+                f"Expected the mean number of a site's {self.unit}s, by which {self.method_name} divides sums and "
+                "chooses its rounds. Give the plan args = { size = … }."
+            )
+        model = None if self.has_own_model else table_model(self.model, self.model_args, self.encoding)
+        return fit_descent(method, Sizes(self.population, server.size), model, self.encoding, self.loss_record)
 
     @cached_property
     def channel(self) -> FederatedChannel:
@@ -290,12 +349,16 @@ class FederationPlan:
     def loss_record(self) -> Loss:
         """What clients minimise."""
         if not self.loss:
-            return CrossEntropy() if self.encoding is None else self.encoding.known_target.loss
-        losses = {name: record for name, record in records_of(core).items() if hasattr(record, "per_sample")}
-        loss: Loss = parse(self.loss, losses, "a loss")  # type: ignore[assignment]  # as far as its interface shows
-        if type(loss) not in losses.values():
+            if self.encoding is None:
+                return CrossEntropy()
+            target = self.encoding.target if self.analysis else self.encoding.known_target
+            loss: Loss = MeanSquared() if target is None else target.loss
+            return loss
+        losses = {name: record for name, record in dataclasses_of(core).items() if hasattr(record, "per_sample")}
+        parsed: Loss = parse(self.loss, losses, "a loss")  # type: ignore[assignment]  # as far as its interface shows
+        if type(parsed) not in losses.values():
             raise UserError(f"Expected a loss such as CrossEntropy(), got {self.loss}.")
-        return loss
+        return parsed
 
     def task_of(self, clients: Population, public: Samples | None = None) -> Task:
         """The task of one party: the model and the loss, with this party's data."""
@@ -314,12 +377,14 @@ class FederationPlan:
     @cached_property
     def make_model(self) -> Callable[[], nn.Module]:
         """The model's factory; an encoding sets a built-in model's inputs and outputs."""
+        if self.analysis:
+            return analysis_model(self)
         if not self.has_own_model:
             return table_model(self.model, self.model_args, self.encoding)
         make = self.code.load(self.model, "the model")
         if self.encoding is None:
             return make
-        return sized_model(make, len(self.encoding.names), self.encoding.known_target.outputs)
+        return build_model(make, len(self.encoding.names), self.encoding.known_target.outputs)
 
     def misfits(self, samples: Samples, whose: str) -> Iterator[str]:
         """Why the model cannot be trained on these samples, a sentence; empty if it can."""
@@ -328,7 +393,7 @@ class FederationPlan:
             yield f"Expected samples in {whose}, got none."
             return
         some = torch.tensor([0, int(y.argmax())] if y.ndim == 1 else [0])  # the largest class number is among them
-        model = entry_points.called(self.make_model, self.model)
+        model = entry_points.try_call(self.make_model, self.model)
         if not isinstance(model, nn.Module):
             yield f"Expected {self.model} to return a torch.nn.Module, got {type(model).__name__}."
             return
@@ -369,9 +434,9 @@ class FederationPlan:
     def _public_samples(self) -> Samples | None:
         """The samples of the plan's function, or random rows of the encoding, as in a simulation, or None."""
         if self.public:
-            samples = entry_points.called(self.code.load(self.public, "the public data"), self.public)
+            samples = entry_points.try_call(self.code.load(self.public, "the public data"), self.public)
             return check_samples(samples, f"the public data {self.public}")
-        if self.encoding is None:
+        if self.encoding is None or self.analysis:
             return None
         return public_samples(self.encoding, None, Key.from_seed(self.seed, "table"), self.loss_record)
 
@@ -395,7 +460,7 @@ def read_plan(path: Path, *, configured: bool = True, trusted: bool = False) -> 
         arrangement=_only(arranged),
         **_arguments(table),
     )
-    return plan.trusted() if trusted else plan
+    return plan.trust() if trusted else plan
 
 
 def _only(arranged: Sequence[Arrangement]) -> Arrangement | None:
@@ -413,7 +478,7 @@ def adapt_to_sites(method: Method, sites: int, least: int = 1, arranged: Arrange
         >>> adapted.mechanism.single_draw, adapted.channel.dropout, adapted.mechanism.dropouts
         (False, 0.25, 0.25)
     """
-    adapted = channel_of(method).adapted(method, sites, least, arranged)
+    adapted = channel_of(method).adapt(method, sites, least, arranged)
     if adapted.patience is not None:
         raise UserError(
             f"{method.name} stops early by the loss on held-out data of the server, which has none in a federation. "
@@ -433,15 +498,28 @@ def _canonical(content: Mapping[str, Any]) -> bytes:
     return json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
 
 
+def _plain_number(value: object) -> object:
+    whole = isinstance(value, float) and value.is_integer() and abs(value) < EXACT_BELOW
+    return int(value) if whole else value  # type: ignore[call-overload]  # mypy does not follow `whole`
+
+
 def _digest(canonical: bytes) -> bytes:
     return crypto.digest("federation plan", canonical)
 
 
 def _arguments(table: _Canonical) -> dict[str, Any]:
+    analysis = table.analysis
+    if analysis:
+        expect(table.method in ("", analysis), f"either method or analysis, got {table.method!r} and {analysis!r}")
+    else:
+        lacking = [name for name in ("method", "model") if not getattr(table, name)]
+        expect(not lacking, f"a plan with {list_names(lacking)}, or with analysis")
+    trained = {"model": table.model or SUM_MODEL_NAME, "evaluate_every": 0} if analysis else {}
     return {
         **{name: getattr(table, name) for name in _SAME},
+        **trained,
         "unit": Unit(table.unit),
-        "method_name": table.method,
+        "method_name": analysis or table.method,
         "args": flat_args(table.args),
     }
 
@@ -456,9 +534,9 @@ def _check_person_unit(method: Method) -> None:
     check_draws_persons(method)
 
 
-def check_samples(found: object, what: str) -> Samples:
+def check_samples(returned: object, what: str) -> Samples:
     """The samples, if this is a pair of tensors."""
-    match found:
+    match returned:
         case (torch.Tensor() as x, torch.Tensor() as y):
             return x, y
-    raise DataError(f"Expected {what} to return a pair of tensors (x, y), got {type(found).__name__}.")
+    raise DataError(f"Expected {what} to return a pair of tensors (x, y), got {type(returned).__name__}.")

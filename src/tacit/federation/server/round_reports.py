@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from torch import Tensor
 
 from tacit.core import Report, State, Sum
-from tacit.core.state import Traffic
+from tacit.core.state import Traffic, count_dropped
 from tacit.federation.messages import SiteRequest
 
 
@@ -46,31 +46,32 @@ class RoundOutcome:
     memory: Mapping[str, Tensor] | None = None
 
 
-def report_of(after: State, cohort: Sequence[int], found: RoundOutcome) -> Report:
+def report_of(after: State, cohort: Sequence[int], outcome: RoundOutcome) -> Report:
     """The report of a round, without metrics and time."""
-    norm, variance, scale = found.diagnostics
+    norm, variance, scale = outcome.diagnostics
     return Report(
         round=after.round,
         clients=tuple(cohort),
-        rejected=tuple(number for number in cohort if number not in found.clients),
-        up=tuple(found.traffic.up[number] for number in cohort),
-        down=tuple(found.traffic.down[number] for number in cohort),
+        rejected=tuple(number for number in cohort if number not in outcome.clients),
+        up=tuple(outcome.traffic.up[number] for number in cohort),
+        down=tuple(outcome.traffic.down[number] for number in cohort),
         norm=norm,
         variance=variance,
         scale=scale,
         metrics={},
         seconds=0.0,
-        overhead=found.overhead,
-        grid_step=found.total.grid_step,
+        overhead=outcome.overhead,
+        grid_step=outcome.total.grid_step,
+        dropped=count_dropped(after) > 0,
     )
 
 
-def with_metrics(report: Report, found: Mapping[str, float], traffic: SiteBytes) -> Report:
+def with_metrics(report: Report, metrics: Mapping[str, float], traffic: SiteBytes) -> Report:
     """The report with metrics and their bytes."""
     extra = Traffic(traffic.up.total(), traffic.down.total())
     return replace(
         report,
-        metrics=dict(found),
+        metrics=dict(metrics),
         up=tuple(size + traffic.up[number] for number, size in zip(report.clients, report.up, strict=True)),
         down=tuple(size + traffic.down[number] for number, size in zip(report.clients, report.down, strict=True)),
         overhead={**report.overhead, "evaluate": extra},

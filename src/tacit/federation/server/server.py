@@ -25,10 +25,10 @@ from tacit.core.server_half import (
     no_messages,
     pack_broadcast,
 )
-from tacit.core.state import Broadcast
+from tacit.core.state import Broadcast, count_dropped
 from tacit.engine.simulation import draw
 from tacit.engine.waves import single_thread
-from tacit.errors import TooFewClientsError
+from tacit.errors import TooFewClientsError, UserError
 from tacit.federation import messages as wire
 from tacit.federation.channels.interface import Connect
 from tacit.federation.journal import AuditLog
@@ -37,11 +37,13 @@ from tacit.federation.plan.plan import FederationPlan
 from tacit.federation.server.enrolled_sites import EnrolledSites
 from tacit.federation.server.round_reports import RoundOutcome, SiteBytes, report_of, with_metrics
 from tacit.federation.transport.endpoints import Transport
+from tacit.protocols import crypto
 from tacit.protocols.kit import RUN
 from tacit.runs.run import RunSpec
 from tacit.wire import frames
 from tacit.wire.frames import FrameKind
 
+DROPPED_BECAUSE = "The sum is longer than honest sites can make it: a site has sent a row that it did not clip."
 POLL = 0.2  # seconds between checks of the connected sites
 
 
@@ -62,6 +64,7 @@ class FederationServer:
     Args:
         plan: what is trained.
         transport: the server's transport.
+        key: the server's secret key, whose public half is in the plan's directory: it signs every request.
         journal: the record of requests, replies and refusals; None: no record.
         randomness: `secret`, or `seeded` in tests, where sites have seeded secrets too.
         sleep: how to wait for sites to connect.
@@ -78,14 +81,21 @@ class FederationServer:
         self,
         plan: FederationPlan,
         transport: Transport,
+        key: bytes,
         journal: AuditLog | None = None,
         randomness: Randomness = "secret",
         sleep: Callable[[float], None] = time.sleep,
         connect: Connect | None = None,
     ) -> None:
         self.plan, self._randomness, self._sleep = plan, randomness, sleep
+        if crypto.public_identity(key) != plan.directory.server:
+            raise UserError(
+                f"Expected the secret key of {plan.directory.server.hex()[:16]}, the server in the plan's directory, "
+                f"got that of {crypto.public_identity(key).hex()[:16]}. Sites answer no other server: use the plan's "
+                "key, or a directory and a plan with this one, which all sites pin and review."
+            )
         self.run = secrets.token_bytes(RUN)
-        self.sites = EnrolledSites(plan, transport, self.run, journal)
+        self.sites = EnrolledSites(plan, transport, self.run, journal, key)
         self._attempt, self._retries = 1, 0
         plan.check_channel()
         self._channel = plan.channel.at_server(self.sites, randomness, connect)
@@ -172,7 +182,7 @@ class FederationServer:
         outcome = RoundOutcome(aggregate_messages(method, conversation, state, like, now))
         if cohort:
             asked = self._request(state, now, view, cohort)
-            with self.sites.counting_failures(cohort):
+            with self.sites.count_failures(cohort):
                 outcome = self._channel.gather(state, now, asked, like, conversation)
         with single_thread():
             if outcome.memory is None:
@@ -180,6 +190,8 @@ class FederationServer:
             else:  # a further party clipped, added noise and updated the mechanism's memory
                 updated = replace(state, memory={**state.memory, **outcome.memory})
                 after = apply_release(method, updated, outcome.total, now)
+        if count_dropped(after):
+            self.sites.log("dropped", round=after.round, reason=DROPPED_BECAUSE)
         self.sites.log("closed", round=after.round, attempt=self._attempt, delivered=self.sites.names(outcome.clients))
         return after, report_of(after, cohort, outcome)
 

@@ -5,12 +5,13 @@ and the state of the current conversation.
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
 import torch
+from msgspec import Struct
 from torch import Tensor, nn
 
 from tacit.core import ClientKeys, ClientMemory, Key, files
@@ -21,13 +22,16 @@ from tacit.core.serialization import HexBytes, Source, read_json
 from tacit.data import Samples
 from tacit.engine.layout import Layout, initial_weights, make_model
 from tacit.engine.waves import EVALUATED_AT_ONCE, AutoLearner, StackedClients, single_thread
+from tacit.errors import ProtocolError, UserError
 from tacit.federation.channels.interface import Member
-from tacit.federation.messages import RefusedError, SiteRequest
+from tacit.federation.messages import RefusedError
 from tacit.federation.metrics import HeldOut
 from tacit.federation.plan.plan import FederationPlan
 from tacit.federation.site.data import SiteData
 from tacit.federation.site.files import SiteFiles
+from tacit.protocols import crypto
 from tacit.wire import frames
+from tacit.wire.packing import Reader, pack_number
 
 Secrets = Callable[[], ClientKeys]  # the keys of one attempt
 
@@ -44,37 +48,86 @@ def seeded_secrets(seed: int, client: int) -> Secrets:
 
 @dataclass(frozen=True)
 class SiteProgress:
-    """A site's progress under a plan.
+    """A site's progress under a plan, signed by it.
+
+    A run of the server is joined by a ticket, which the site derives from its own key and from the number of runs that
+    it has left. It leaves a run for good when the server, with a fresh ticket, begins another: a request of an earlier
+    run, which somebody kept back, brings a ticket that no longer holds.
 
     Attributes:
         answers: how often it trained and evaluated.
-        begun: for each run of the server, by verb, the last round and attempt that it began.
+        begun: the last request of the current run that it began, by verb: the round, the attempt, the step.
         first: the digest of the one-time broadcast, in hexadecimal, once received.
+        run: the server's current run, in hexadecimal; empty before the first.
+        left: how many runs it has joined, the current one included.
     """
 
     answers: dict[str, int]
-    begun: dict[str, tuple[int, int]]
+    begun: dict[str, tuple[int, ...]]
     first: HexBytes
+    run: HexBytes = ""
+    left: int = 0
 
-    def begin(self, verb: str, asked: SiteRequest, limit: int) -> "SiteProgress":
+    def ticket(self, identity: bytes, plan: bytes, run: bytes) -> bytes:
+        """The ticket for this run of the server, current or new."""
+        left = self.left - (self.run == run.hex())
+        return crypto.derive(identity, "federation ticket", crypto.digest("run", plan, run, pack_number(left)))
+
+    def join(self, run: bytes) -> "SiteProgress":
+        """Progress in this run, after its ticket was checked."""
+        return self if run.hex() == self.run else replace(self, begun={}, run=run.hex(), left=self.left + 1)
+
+    def begin(self, verb: str, place: tuple[int, ...], limit: int | None = None) -> "SiteProgress":
         """Progress with one more attempt, which must be the latest of its run; at most `limit` attempts."""
-        count, run = self.answers.get(verb, 0), f"{verb} {asked.run.hex()}"
-        if (asked.round, asked.attempt) <= self.begun.get(run, (-1, 0)):
-            raise RefusedError("replay", f"Round {asked.round + 1}, attempt {asked.attempt}, was begun before.")
-        if count >= limit:
+        count, round, attempt = self.answers.get(verb, 0), place[0] + 1, place[1]  # noqa: A001
+        if place <= self.begun.get(verb, (-1, 0)):
+            raise RefusedError("replay", f"Round {round}, attempt {attempt}, was begun before.")
+        if limit is not None and count >= limit:
             raise RefusedError("policy", f"This site has answered {count} times under this plan, and does no more.")
-        begun = {**self.begun, run: (asked.round, asked.attempt)}
-        return replace(self, answers={**self.answers, verb: count + 1}, begun=begun)
+        return replace(self, answers={**self.answers, verb: count + 1}, begun={**self.begun, verb: place})
 
-    def to_bytes(self) -> bytes:
-        return json.dumps(asdict(self)).encode()
+    def to_bytes(self, identity: bytes) -> bytes:
+        content = asdict(self)
+        return json.dumps({**content, "signature": crypto.sign(identity, _statement(content)).hex()}).encode()
 
     @classmethod
-    def read(cls, path: Path) -> "SiteProgress":
+    def read(cls, path: Path, identity: bytes) -> "SiteProgress":
+        """The progress in a file; raises `UserError` for one that this site did not write."""
         if not path.exists():
             return cls({}, {}, "")
         advice = "Restore it: it says which rounds this site has begun, which are not begun again."
-        return read_json(files.read(path), cls, Source(label=str(path), advice=advice))
+        signed = read_json(files.read(path), _SignedProgress, Source(label=str(path), advice=advice))
+        progress = cls(**{name: getattr(signed, name) for name in cls.__dataclass_fields__})
+        try:
+            public = crypto.public_identity(identity)
+            crypto.verify(public, bytes.fromhex(signed.signature), _statement(asdict(progress)))
+        except ProtocolError:
+            raise UserError(f"{path} is not signed by this site. {advice}") from None
+        return progress
+
+
+class _SignedProgress(Struct, frozen=True):
+    """The file of a site's progress."""
+
+    answers: dict[str, int]
+    begun: dict[str, tuple[int, ...]]
+    first: HexBytes
+    run: HexBytes
+    left: int
+    signature: HexBytes
+
+
+def _statement(content: Mapping[str, object]) -> bytes:
+    return crypto.digest("federation progress", json.dumps(content, sort_keys=True).encode())
+
+
+@dataclass(frozen=True)
+class StoredConversation:
+    """A conversation of secure aggregation at a site: its digest, the last step, and the client's state."""
+
+    session: bytes
+    step: int
+    state: bytes
 
 
 class AcceptedPlan:
@@ -82,7 +135,7 @@ class AcceptedPlan:
 
     def __init__(self, site: SiteFiles, plan: FederationPlan, data: SiteData) -> None:
         self.plan, self.method, self.folder = plan, plan.method, site.folder_of(plan.digest)
-        self.number, self.data = site.number, data
+        self.number, self.identity, self.data = site.number, site.identity, data
         self.channel = plan.channel.at_site(Member(plan, site.number, site.identity, site.allow, self.folder))
         self.task = plan.task_of(data.own)
         self.model: nn.Module = make_model(self.task, plan.seed)
@@ -106,10 +159,10 @@ class AcceptedPlan:
 
     @property
     def progress(self) -> SiteProgress:
-        return SiteProgress.read(self.folder / "progress.json")
+        return SiteProgress.read(self.folder / "progress.json", self.identity)
 
     def note(self, progress: SiteProgress) -> None:
-        files.write(self.folder / "progress.json", progress.to_bytes(), private=True)
+        files.write(self.folder / "progress.json", progress.to_bytes(self.identity), private=True)
 
     def memory(self) -> ClientMemory:
         """The client state; the one-time broadcast holds for all runs of the plan."""
@@ -121,17 +174,18 @@ class AcceptedPlan:
     def keep(self, memory: ClientMemory) -> None:
         files.write(self.folder / "memory", memory.pack(), private=True)
 
-    def conversation(self) -> tuple[bytes, bytes] | None:
-        """The client's current conversation, and its state."""
+    def conversation(self) -> StoredConversation | None:
+        """The client's current conversation."""
         path = self.folder / "conversation"
         if not path.exists():
             return None
-        content = files.read(path, limit=frames.MAX_FRAME_BYTES)
-        return content[:32], content[32:]
+        reader = Reader(files.read(path, limit=frames.MAX_FRAME_BYTES))
+        return StoredConversation(reader.take(crypto.KEY), reader.number(), bytes(reader.rest()))
 
-    def store(self, session: bytes, state: bytes) -> None:
+    def store(self, conversation: StoredConversation) -> None:
         """Store a conversation's state, before the reply leaves."""
-        files.write(self.folder / "conversation", session + state, private=True)
+        content = conversation.session + pack_number(conversation.step) + conversation.state
+        files.write(self.folder / "conversation", content, private=True)
 
     def leave(self) -> None:
         """Erase the conversation's state, so that it cannot continue."""

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from tacit.core import Key
 from tacit.core.prices import Unit
-from tacit.core.schema import listed
+from tacit.core.schema import list_names
 from tacit.data import Population, Samples
 from tacit.data.data_frames import is_frame
 from tacit.data.encoding import Encoding
@@ -56,12 +56,12 @@ class SiteData:
     held_out: Samples | None
 
     @classmethod
-    def of(cls, found: OwnSamples, held_out: Samples | None, what: str) -> "SiteData":
+    def of(cls, samples: OwnSamples, held_out: Samples | None, what: str) -> "SiteData":
         """The data of a site that trains on these samples."""
-        own = Population.of([(found.x, found.y)])
-        if found.persons is None:
+        own = Population.of([(samples.x, samples.y)])
+        if samples.persons is None:
             return cls(own, held_out)
-        persons, _ = number_persons([found.persons], [what], [len(found.y)])
+        persons, _ = number_persons([samples.persons], [what], [len(samples.y)])
         return cls(replace(own, persons=persons), held_out)
 
     @property
@@ -95,7 +95,7 @@ class TableSource:
     def summary(self) -> str:
         """A summary in words."""
         persons = f" of {len(set(self.table.texts(self.person)))} persons" if self.person else ""
-        return f"{self.table.rows} rows{persons} with the columns {listed(self.table.columns)}"
+        return f"{self.table.rows} rows{persons} with the columns {list_names(self.table.columns)}"
 
     def problems(self, plan: FederationPlan) -> Iterator[str]:
         """Why the data do not suit this plan, as sentences; empty if they do."""
@@ -126,8 +126,8 @@ class TableSource:
             few = [repr(value) for value in values if 0 < texts.count(value) < _RARE]
             if few:
                 yield (
-                    f"{name}: fewer than {_RARE} rows have {listed(few[:_MAX_SHOWN])}. An input of its own can single "
-                    "out a person where no noise protects them."
+                    f"{name}: fewer than {_RARE} rows have {list_names(few[:_MAX_SHOWN])}. An input of its own can "
+                    "single out a person where no noise protects them."
                 )
 
     def load(self, plan: FederationPlan) -> tuple[OwnSamples, Samples | None]:
@@ -185,34 +185,34 @@ def read_source(data: str, folder: Path, person: str) -> SiteSource:
     return read_returned(result, data)
 
 
-def read_returned(found: object, what: str) -> SampleSource:
+def read_returned(returned: object, what: str) -> SampleSource:
     """The source from a function's result: `(x, y)` or `(x, y, persons)`, or such samples and a held-out `(x, y)`."""
-    match found:
+    match returned:
         case (tuple() as train, tuple() as held_out):
             return SampleSource(_own(train, what), check_samples(held_out, what))
         case tuple():
-            return SampleSource(_own(found, what))
-    raise DataError(f"Expected {what} to return a table, (x, y) or (x, y, persons), got {type(found).__name__}.")
+            return SampleSource(_own(returned, what))
+    raise DataError(f"Expected {what} to return a table, (x, y) or (x, y, persons), got {type(returned).__name__}.")
 
 
-def _own(found: tuple[Any, ...], what: str) -> OwnSamples:
-    if len(found) not in (2, 3):
-        raise DataError(f"Expected {what} to return (x, y) or (x, y, persons), got {len(found)} values.")
-    return OwnSamples(*check_samples(found[:2], what), *found[2:])
+def _own(returned: tuple[Any, ...], what: str) -> OwnSamples:
+    if len(returned) not in (2, 3):
+        raise DataError(f"Expected {what} to return (x, y) or (x, y, persons), got {len(returned)} values.")
+    return OwnSamples(*check_samples(returned[:2], what), *returned[2:])
 
 
-def hold_out(found: OwnSamples, fraction: float, identity: bytes, what: str) -> SiteData:
+def hold_out(samples: OwnSamples, fraction: float, identity: bytes, what: str) -> SiteData:
     """Hold out a fraction of the records, or of the persons with all of their records.
 
     The split follows from the site's secret key: the same at each start, and unknown to everybody else.
     """
-    ids, size = found.persons, len(found.y)
+    ids, size = samples.persons, len(samples.y)
     numbers = torch.arange(size) if ids is None else number_persons([ids], [what], [size])[0]
     units = int(numbers.max()) + 1 if size else 0
     count = math.floor(fraction * units)
     if count == 0:
-        return SiteData.of(found, None, what)
+        return SiteData.of(samples, None, what)
     order = Key(crypto.derive(identity, "held out", bytes(crypto.KEY))).stream().permutation(units)
     held = torch.isin(numbers, order[:count])
-    train = OwnSamples(found.x[~held], found.y[~held], None if ids is None else numbers[~held])
-    return SiteData.of(train, (found.x[held], found.y[held]), what)
+    train = OwnSamples(samples.x[~held], samples.y[~held], None if ids is None else numbers[~held])
+    return SiteData.of(train, (samples.x[held], samples.y[held]), what)

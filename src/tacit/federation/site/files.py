@@ -24,11 +24,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from msgspec import Meta, Struct, to_builtins
 
-from tacit.core import files
-from tacit.core.prices import Unit
+from tacit.core import Budget, files
+from tacit.core.files import ChainedFile
 from tacit.core.serialization import Source, read_json, read_toml
 from tacit.errors import DataError, ProtocolError, StorageError, UserError
-from tacit.federation.journal import AuditLog
+from tacit.federation.journal import JOURNAL, AuditLog
 from tacit.federation.plan.directory import Directory, new_identity, read_directory, read_identity
 from tacit.federation.plan.plan import FederationPlan
 from tacit.federation.site.data import SiteData, SiteSource, hold_out, read_source
@@ -36,6 +36,9 @@ from tacit.federation.site.policy import Review, SitePolicy, review, unit_object
 from tacit.protocols import crypto
 
 if TYPE_CHECKING:
+    from tacit.privacy.accountants import Accountant
+    from tacit.privacy.ledger import Ledger
+    from tacit.privacy.ledger_head import LedgerHead
     from tacit.privacy.unit_accounting import Charge
 
 _TEMPLATE = """\
@@ -168,24 +171,43 @@ class SiteFiles:
 
     def charges(self) -> "list[tuple[str, Charge]]":
         """The charges in the site's ledger, each with the name of its run."""
-        from tacit.privacy.ledger import Ledger
-
-        if not self.has_ledger:
+        noted = self.noted_charges
+        if noted is None and not self.has_ledger:
             return []
-        with Ledger.open(self.ledger) as ledger:
+        with self.open_ledger(noted) as ledger:
             return [(entry.run, entry.charge) for entry in ledger.entries]
+
+    @property
+    def noted_charges(self) -> "LedgerHead | None":
+        """The ledger's head as the log has it: a ledger without these charges was restored, or is missing."""
+        from tacit.privacy.ledger_head import LedgerHead
+
+        if not self.log.exists():
+            return None
+        noted = [entry for entry in ChainedFile(self.log, JOURNAL).each_entry() if entry["event"] == "charged"]
+        return LedgerHead(noted[-1]["ledger"], noted[-1]["row"], noted[-1]["head"]) if noted else None
+
+    def open_ledger(
+        self, noted: "LedgerHead | None", accountant: "Accountant | None" = None, limit: Budget | None = None
+    ) -> "Ledger":
+        """The site's ledger, which has all charges that its log has."""
+        from tacit.privacy.ledger import Ledger
+        from tacit.privacy.ledger_head import NotedHead
+
+        known = None if noted is None else NotedHead(noted, str(self.log))
+        return Ledger.open(self.ledger, None, accountant, limit=limit, noted=known)
 
     def review(self, plan: FederationPlan) -> Review:
         """Review a plan's cost and disclosures here; refuse a plan for another directory.
 
         The plan's code is imported only if the policy allows it.
         """
-        plan = plan.allowing(self.allow.code)
+        plan = plan.allow(self.allow.code)
         problems = tuple(self.source.problems(plan))
         needs_data = plan.has_readable_method and not problems and plan.method.terms.protects_records
         data = self.load_data(plan) if needs_data else None
         result = review(plan, self.allow, self.charges(), 0 if data is None else data.units)
-        others = [] if data is None else [*self.unit_objections(plan, data.unit)]
+        others = [] if data is None else [*self.unit_objections(plan, data)]
         if plan.directory != self.directory:
             others.insert(0, "The plan's sites and keys are not those of this site's pinned directory.")
         result = replace(result, objections=(*others, *result.objections), problems=problems)
@@ -196,9 +218,9 @@ class SiteFiles:
             result = replace(result, problems=tuple(plan.misfits(train, "this site's data")))
         return result
 
-    def unit_objections(self, plan: FederationPlan, unit: Unit) -> Iterator[str]:
-        """Objections to a plan whose unit differs from that of the site's data or of its ledger."""
-        yield from unit_objections(plan, unit)
+    def unit_objections(self, plan: FederationPlan, data: SiteData) -> Iterator[str]:
+        """Objections to a plan whose unit differs from that of the site's data or of its ledger, or counts too many."""
+        yield from unit_objections(plan, data.unit, data.units)
         charged = (charge.unit for _, charge in self.charges())
         other = next((unit for unit in charged if unit.within_client and unit is not plan.unit), None)
         if plan.method.terms.protects_records and other is not None:
@@ -208,12 +230,12 @@ class SiteFiles:
                 "no earlier plan has used."
             )
 
-    def record(self, plan: FederationPlan, *, accepted: bool, found: Review) -> Verdict:
+    def record(self, plan: FederationPlan, *, accepted: bool, outcome: Review) -> Verdict:
         """Store the site's verdict on a plan, signed, with the plan itself."""
-        if accepted and not found.accepted:
-            raise UserError(f"This site's {found.refusal}: {' '.join((*found.objections, *found.problems))}")
+        if accepted and not outcome.accepted:
+            raise UserError(f"This site's {outcome.refusal}: {' '.join((*outcome.objections, *outcome.problems))}")
         signature = crypto.sign(self.identity, _verdict_statement(plan.digest, accepted=accepted))
-        verdict = Verdict(plan.digest.hex(), accepted, signature.hex(), found.objections, plan.method_name)
+        verdict = Verdict(plan.digest.hex(), accepted, signature.hex(), outcome.objections, plan.method_name)
         document = {**to_builtins(verdict), "content": json.loads(plan.canonical)}
         path = self._review_file(plan.digest)
         files.make_private(path.parent)
@@ -242,7 +264,7 @@ class SiteFiles:
         path = self._review_file(plan)
         stored = read_json(files.read(path), _Reviewed, Source(label=str(path), closed=False))
         candidate = FederationPlan.with_digest(plan, stored.content)
-        return None if candidate is None else candidate.allowing(self.allow.code)
+        return None if candidate is None else candidate.allow(self.allow.code)
 
     @cached_property
     def source(self) -> SiteSource:
@@ -256,7 +278,8 @@ class SiteFiles:
             raise DataError(" ".join(problems))
         own, held_out = self.source.load(plan)
         if held_out is None:
-            return hold_out(own, self.table.held_out, self.identity, self.table.data)
+            fraction = 0.0 if plan.analysis else self.table.held_out  # every row counts, and nothing is evaluated
+            return hold_out(own, fraction, self.identity, self.table.data)
         return SiteData.of(own, held_out, self.table.data)
 
     def problems(self) -> Iterator[str]:
@@ -277,9 +300,12 @@ def read_site(path: Path) -> SiteFiles:
 
 
 def init_site(path: Path) -> bytes:
-    """Write a commented file and the site's identity key, if they do not exist; returns the public key."""
+    """Write a commented file and the site's identity key, if they do not exist; returns the public key.
+
+    Only their user can read them, and the folder, if it is new.
+    """
     if not path.exists():
-        files.write(path, _TEMPLATE.encode(), parents=True)
+        files.write(path, _TEMPLATE.encode(), parents=True, private=True)
     return new_identity(path.parent / read_site(path).table.identity)
 
 

@@ -13,7 +13,7 @@ from msgspec import Meta, Struct
 from msgspec import field as member
 
 from tacit.core import Budget, Method
-from tacit.core.prices import Sampling, Unit
+from tacit.core.prices import NO_LIMIT, Gaussian, Release, Sampling, Unit
 from tacit.errors import UserError
 from tacit.federation.channels.interface import FederatedChannel, all_words, channel_named
 from tacit.federation.plan import entry_points
@@ -24,7 +24,16 @@ from tacit.federation.plan.plan import FederationPlan
 if TYPE_CHECKING:
     from tacit.privacy.unit_accounting import Charge
 
+TAKES_PART = "That a site takes part is known and not protected: ε compares its update with zeros (zero-out)."
+MAX_REVIEWED_ROUNDS = 10_000  # of a plan: the cost of each is computed
+NO_NOISE = Release(Gaussian(0.0))  # the charge for rounds without a proof: no finite ε holds after them
 FEW_CLIENTS = 100  # below it, noise that hides a whole client hides most of what clients have in common
+
+
+UNPROVED_EARLIER = (
+    "This site let an earlier plan run for which no ε is proved (epsilon = inf): nothing bounds any more what has been "
+    "released about its data"
+)
 
 
 class SitePolicy(Struct, frozen=True):
@@ -66,9 +75,9 @@ class SitePolicy(Struct, frozen=True):
             channel.check_policy(self)
 
     @property
-    def budget(self) -> Budget | None:
-        """The budget of the site's ledger; None: no ledger."""
-        return Budget(self.epsilon, self.delta) if math.isfinite(self.epsilon) else None
+    def budget(self) -> Budget:
+        """The budget of all plans together. A site without a limit keeps a ledger, too: it may set one later."""
+        return Budget(min(self.epsilon, NO_LIMIT), self.delta)
 
     @property
     def code(self) -> AllowedCode:
@@ -103,7 +112,7 @@ class Cost:
     mixed: bool = False
 
     @classmethod
-    def unbounded(cls, unit: Unit, reason: str, used: float = 0.0) -> "Cost":
+    def infinite(cls, unit: Unit, reason: str, used: float = 0.0) -> "Cost":
         """An infinite ε, with a reason."""
         return cls(math.inf, used, math.inf, 0.0, unit, reason)
 
@@ -153,10 +162,10 @@ def review(
         earlier: the charges in the site's ledger so far, each with the name of its run.
         samples: the site's number of records, or persons; 0: the plan's number.
     """
-    plan = plan.allowing(allow.code)
+    plan = plan.allow(allow.code)
     readable = plan.has_readable_method
     unread = "its method is code of another package that this site does not allow, and was not run"
-    cost = Cost.unbounded(Unit.CLIENT, unread)
+    cost = Cost.infinite(Unit.CLIENT, unread)
     if readable:
         cost = cost_of(plan, earlier, allow.delta, samples or plan.records)
     return Review(
@@ -174,33 +183,36 @@ def cost_of(plan: FederationPlan, earlier: "Sequence[tuple[str, Charge]]", delta
 
     Releases of plans that protect clients are charged to records and persons, too, at twice the distance.
     """
+    if plan.method.rounds > MAX_REVIEWED_ROUNDS:
+        return Cost.infinite(unit_of(plan), f"it is computed for at most {MAX_REVIEWED_ROUNDS} rounds")
     from tacit.privacy.accountants import default_accountant
     from tacit.privacy.ledger_accounts import LedgerAccounts
 
     reason, planned = reason_unbounded(plan.method), range(plan.method.rounds)
-    own = [("", charge) for index in planned if (charge := charged(plan, index, samples)) is not None]
+    own = [] if reason else [("", charge_of_round(plan, index, samples)) for index in planned]
     of_clients = [charge for _, charge in (*earlier, *own) if not charge.unit.within_client]
     accountant = default_accountant(*(release for charge in of_clients for release in charge.releases))
     alone, before, both = (LedgerAccounts.of(accountant, each) for each in (own, earlier, (*earlier, *own)))
     unit = both.within if any(each.within_client for each in both.units) else unit_of(plan)
     epsilon, used, total = (each[unit].epsilon(delta) for each in (alone, before, both))
     if reason:
-        return Cost.unbounded(unit, reason, used)
+        return Cost.infinite(unit, reason, used)
     within = 0.0 if unit.within_client else both[Unit.RECORD].epsilon(delta)
     return Cost(epsilon, used, total, within, unit, "", mixed=unit.within_client and bool(of_clients))
 
 
-def charged(plan: FederationPlan, index: int, samples: int) -> "Charge | None":
-    """A round's charge to a participant, against the server, which knows that it takes part; None: unbounded.
+def charge_of_round(plan: FederationPlan, index: int, samples: int) -> "Charge":
+    """A round's charge to a participant, against the server, which knows that it takes part.
 
-    Where the method protects records, the charge is to them: the site's secret batches amplify against the server too.
+    A round for which nothing is proved is charged, too, as one without noise. Where the method protects records, the
+    charge is to them: the site's secret batches amplify against the server too.
     """
     from tacit.privacy.unit_accounting import Charge
 
     unit = unit_of(plan)
     price = plan.method.terms.price(unit, index=index, samples=max(samples, 1))
     if price is None or price.reason or price.accounted is None:
-        return None
+        return Charge.of_clients(NO_NOISE)
     if unit.within_client:
         return Charge(unit, {0: price.accounted})
     return Charge.of_clients(price.accounted.release.sampled(Sampling()))
@@ -223,6 +235,7 @@ def over_budget(plan: FederationPlan, allow: SitePolicy, cost: Cost) -> Iterator
     """A sentence if the plan exceeds the policy's budget; each round's charge is checked again."""
     if not cost.reason and cost.total > allow.epsilon:
         earlier = f", together with ε = {cost.used:.3g} of earlier plans" if cost.used else ""
+        earlier += f". {UNPROVED_EARLIER}" * math.isinf(cost.used)
         why = (
             f" What is released about the whole site counts for a {cost.unit}, too, at twice its distance." * cost.mixed
         )
@@ -245,7 +258,7 @@ def objections(plan: FederationPlan, allow: SitePolicy) -> Iterator[str]:
         others = [repr(name) for name in read_columns(plan.encoding) if name not in allow.columns]
         if others:
             yield f"The plan reads the columns {', '.join(others)}, which this site does not allow (columns)."
-    here = plan.allowing(allow.code)
+    here = plan.allow(allow.code)
     if here.has_readable_method:
         yield from _method_objections(here, allow)
 
@@ -257,9 +270,12 @@ def _method_objections(plan: FederationPlan, allow: SitePolicy) -> Iterator[str]
     channel = plan.channel
     if not set(channel.allowed_by) & set(allow.channels):
         yield (f"The channel {channel.word} is not among those that this site allows: {', '.join(allow.channels)}.")
+    if method.rounds > MAX_REVIEWED_ROUNDS:
+        most = f"This site reviews at most {MAX_REVIEWED_ROUNDS}: ask for several plans."
+        yield f"The plan has {method.rounds} rounds. {most}"
     problem = channel.problem(plan)
     yield from (problem,) if problem else channel.objections(plan, allow)
-    exposed = channel.exposed(method)
+    exposed = channel.exposure(method)
     if exposed and not allow.trust_server:
         yield exposed
     if unbounded and math.isfinite(allow.epsilon):
@@ -271,14 +287,23 @@ def _method_objections(plan: FederationPlan, allow: SitePolicy) -> Iterator[str]
         )
 
 
-def unit_objections(plan: FederationPlan, known: Unit) -> Iterator[str]:
-    """Objections if a plan protects records and the site knows persons, or vice versa; `known`: the site's unit.
+def unit_objections(plan: FederationPlan, known: Unit, units: int) -> Iterator[str]:
+    """Objections if a plan protects records and the site knows persons, or vice versa, or has fewer than the plan says.
+
+    `known`: the site's unit; `units`: the number of them in training.
 
     A site that knows persons must not ignore them: a person with several records would be protected less than the site
     expects. Nor may it protect persons where the plan declares records: removing a record moves the clipped mean of its
     person's gradients by up to twice the bound, so the plan's ε for records would be wrong.
     """
-    if not plan.method.terms.protects_records or plan.unit is known:
+    if not plan.method.terms.protects_records:
+        return
+    if plan.unit is known:
+        if plan.records > units:
+            yield (
+                f"The plan's ε assumes that every site has at least {plan.records} {known}s (records), and this site "
+                f"trains on fewer: its batches would draw each at a higher rate. Ask for a plan with a smaller number."
+            )
         return
     if known is Unit.PERSON:
         yield (

@@ -3,19 +3,23 @@
 `Site.handle(verb, request)` maps bytes to bytes and never raises because of a request: it answers an unsafe one with a
 signed refusal. A round at a site::
 
-    read ─► is the plan accepted and within the policy, and does the whole request fit it? ─► is this attempt new?
+    read ─► did the server of the pinned directory sign it for this site and phase? ─► is it of the current run?
+         ─► is the plan accepted and within the policy, and does the whole request fit it? ─► is this attempt new?
          ─► note the attempt (durable) ─► charge the site's own ledger (durable) ─► train, with fresh secrets
          ─► store the state (durable) ─► answer
 
 An invalid request is refused before it is noted or charged: nothing was drawn for it, so a valid request for the same
 attempt may follow. After a later crash, the site never answers that attempt again. The server then starts another one,
-which is charged again and draws fresh noise: nothing of the lost attempt was sent.
+which is charged again and draws fresh noise: nothing of the lost attempt was sent. The log has the first refusals of a
+kind, and then every doubling of their number.
 """
 
-import secrets
+import hmac
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -44,13 +48,20 @@ from tacit.federation.messages import (
     SiteRequest,
 )
 from tacit.federation.plan.plan import FederationPlan
-from tacit.federation.site.accepted_plan import AcceptedPlan, Secrets, SiteProgress, fresh_secrets
+from tacit.federation.site.accepted_plan import (
+    AcceptedPlan,
+    Secrets,
+    SiteProgress,
+    StoredConversation,
+    fresh_secrets,
+)
 from tacit.federation.site.data import SiteData
 from tacit.federation.site.files import SiteFiles, read_site
-from tacit.federation.site.policy import charged, objections, unit_of
+from tacit.federation.site.policy import charge_of_round, objections
 from tacit.wire import frames
 from tacit.wire.frames import FrameKind, Parts
 
+MAX_LOGGED = 256  # refusals of a kind that are all logged
 BYTES_PER_WEIGHT, SLACK = 16, 1 << 16  # of a broadcast at most: a number and its place, and everything else
 
 
@@ -68,8 +79,9 @@ class Site:
         self.journal = files.journal()
         self._plans: dict[bytes, AcceptedPlan] = {}
         self._lock = threading.Lock()  # one request at a time, whatever the transport's threads
-        self._answered = b""  # the last request of a conversation
-        self.registration = secrets.token_bytes(16)  # new at each start of the process
+        self._noted = files.noted_charges
+        self._refused: Counter[tuple[str, RefusalCode]] = Counter()
+        self._joined: dict[str, str] = {}
         self.journal.append("started", site=self.name)
 
     @classmethod
@@ -83,47 +95,54 @@ class Site:
             return self._handle(verb, request)
 
     def _handle(self, verb: str, request: bytes) -> bytes:
-        session = wire.NO_SESSION
+        session = wire.unread(request)
         try:
-            session, act = self._read(verb, request)
-            body = act()
+            if verb not in wire.REQUESTS:
+                raise RefusedError("malformed", f"Expected one of {', '.join(wire.REQUESTS)}, got {verb[:20]!r}.")
+            asked = wire.read_request(request, wire.REQUESTS[verb])
+            wire.check_addressed(verb, asked, self.number, self.files.directory.server)
+            session = asked.session(verb)
+            body = self._acts[verb](asked, session)
         except RefusedError as refusal:
             return self._refuse(verb, session, refusal.code, str(refusal))
         except Exception as error:
             self.files.note_error(error)
             return self._refuse(verb, session, *_reason(error))
-        return wire.pack(wire.signed(verb, wire.Answer(self.number, session, body), self.files.identity))
+        return wire.pack(wire.sign_reply(verb, wire.Answer(self.number, session, body), self.files.identity))
 
-    def _read(self, verb: str, request: bytes) -> tuple[bytes, Callable[[], bytes]]:
-        """A request's conversation, and the action to take."""
-        if verb == REGISTER:
-            register = wire.read_request(request, wire.Registration)
-            return register.session, lambda: self._register(register)
-        if verb in (CONTINUE, PREPARE):
-            further = wire.read_request(request, wire.Continuation)
-            return further.session, lambda: self._continue(further) if verb == CONTINUE else self._prepare(further)
-        if verb in (TRAIN, EVALUATE):
-            asked = wire.read_request(request, SiteRequest)
-            act = self._train if verb == TRAIN else self._evaluate
-            return asked.session(verb), lambda: act(asked)
-        raise RefusedError(
-            "malformed", f"Expected one of register, train, continue, prepare, evaluate, got {verb[:20]!r}."
-        )
+    @cached_property
+    def _acts(self) -> dict[str, Callable[[Any, bytes], bytes]]:
+        """All that a request can make this process do."""
+        return {
+            REGISTER: self._register,
+            TRAIN: self._train,
+            CONTINUE: self._continue,
+            EVALUATE: self._evaluate,
+            PREPARE: self._prepare,
+        }
 
     def _refuse(self, verb: str, session: bytes, code: RefusalCode, text: str) -> bytes:
-        self.journal.append("refused", verb=verb[:20], code=code, reason=text[:500])
+        known = verb if verb in wire.REQUESTS else ""
+        self._refused[known, code] += 1
+        times = self._refused[known, code]
+        if times <= MAX_LOGGED or times.bit_count() == 1:  # whoever repeats requests does not fill the disk
+            self.journal.append("refused", verb=verb[:20], code=code, reason=text[:500], times=times)
         refusal = wire.Refusal(self.number, session, code, text[: wire.MAX_TEXT])
-        return wire.pack(wire.signed(verb, refusal, self.files.identity))
+        return wire.pack(wire.sign_reply(verb, refusal, self.files.identity))
 
     # Verbs
 
-    def _register(self, register: wire.Registration) -> bytes:
-        plan = self._accepted(register.plan)
-        self.journal.append("joined", plan=register.plan.hex(), run=register.run.hex(), method=plan.plan.method_name)
-        return self.registration
+    def _register(self, register: wire.Registration, _: bytes) -> bytes:
+        plan = self._find_accepted(register.plan)
+        names = {"plan": register.plan.hex(), "run": register.run.hex()}
+        if names != self._joined:  # a run that registers again says nothing new
+            self.journal.append("joined", **names, method=plan.plan.method_name)
+            self._joined = names
+        return plan.progress.ticket(self.files.identity, register.plan, register.run)
 
-    def _train(self, asked: SiteRequest) -> bytes:
-        plan = self._accepted(asked.plan)
+    def _train(self, asked: SiteRequest, session: bytes) -> bytes:
+        plan = self._find_accepted(asked.plan)
+        self._progress_in_run(plan, asked)
         parts = self._check(plan, asked, TRAIN)
         self._check_fits(plan, asked, parts)
         progress = self._begin(plan, asked, TRAIN)
@@ -136,10 +155,11 @@ class Site:
         self._keep(plan, progress, asked, memory)
         self._check_finite(plan, messages)
         self.journal.append("trained", **_round_of(asked))
-        return self._send(plan, asked.session(TRAIN), asked.opening, lambda: plan.channel.reply(asked, messages, now))
+        return self._send(plan, session, 0, lambda: plan.channel.reply(asked, messages, now))
 
-    def _evaluate(self, asked: SiteRequest) -> bytes:
-        plan = self._accepted(asked.plan)
+    def _evaluate(self, asked: SiteRequest, session: bytes) -> bytes:
+        plan = self._find_accepted(asked.plan)
+        self._progress_in_run(plan, asked)
         if not self.files.allow.allows_metrics(plan.plan.channel):
             raise RefusedError("policy", "This site does not send metrics through this channel.")
         if plan.data.held_out is None:
@@ -149,28 +169,29 @@ class Site:
         self._begin(plan, asked, EVALUATE)
         vector = plan.evaluate(view.weights, plan.data.held_out).to_vector()
         self.journal.append("evaluated", plan=asked.plan.hex(), round=asked.round, attempt=asked.attempt)
+        return self._send(plan, session, 0, lambda: plan.channel.reply_metrics(asked, vector))
+
+    def _continue(self, further: wire.Continuation, session: bytes) -> bytes:
+        plan = self._find_accepted(further.plan)
+        conversation = plan.conversation()
+        if conversation is None or conversation.session != session:
+            raise RefusedError("replay", "This site is in no such conversation: it has ended, or was never begun.")
+        if further.step <= conversation.step:
+            raise RefusedError("replay", "This request was answered before.")
         return self._send(
-            plan, asked.session(EVALUATE), asked.opening, lambda: plan.channel.reply_metrics(asked, vector)
+            plan, session, further.step, lambda: plan.channel.further(conversation.state, further.request)
         )
 
-    def _continue(self, further: wire.Continuation) -> bytes:
-        plan = self._accepted(further.plan)
-        conversation = plan.conversation()
-        if conversation is None or conversation[0] != further.session:
-            raise RefusedError("replay", "This site is in no such conversation: it has ended, or was never begun.")
-        if self._answered == further.request:
-            raise RefusedError("replay", "This request was answered before.")
-        session, state = conversation
-        return self._send(plan, session, further.request, lambda: plan.channel.further(state, further.request))
-
-    def _prepare(self, further: wire.Continuation) -> bytes:
+    def _prepare(self, asked: wire.Preparation, _: bytes) -> bytes:
         """A step of the channel's protocol before a round."""
-        reply, noted = self._accepted(further.plan).channel.prepare(further.request)
+        plan = self._find_accepted(asked.plan)
+        plan.note(self._progress_in_run(plan, asked).begin(PREPARE, (asked.round, asked.attempt, asked.step)))
+        reply, noted = plan.channel.prepare(asked.request)
         if noted:
-            self.journal.append(plan=further.plan.hex(), **noted)
+            self.journal.append(plan=asked.plan.hex(), **noted)
         return reply
 
-    def _send(self, plan: AcceptedPlan, session: bytes, request: bytes, answer: Callable[[], SiteReply]) -> bytes:
+    def _send(self, plan: AcceptedPlan, session: bytes, step: int, answer: Callable[[], SiteReply]) -> bytes:
         """A step of the channel's protocol; an unsafe request ends its conversation."""
         try:
             reply = answer()
@@ -178,13 +199,12 @@ class Site:
             plan.leave()
             raise
         if reply.state:
-            plan.store(session, reply.state)
-            self._answered = request
+            plan.store(StoredConversation(session, step, reply.state))
         return reply.body
 
     # Checks of a request
 
-    def _accepted(self, digest: bytes) -> AcceptedPlan:
+    def _find_accepted(self, digest: bytes) -> AcceptedPlan:
         """The plan with this digest, if the site accepted it and its policy still allows it."""
         verdict = self.files.verdict(digest)
         if verdict is None or not verdict.accepted:
@@ -195,9 +215,18 @@ class Site:
                 raise RefusedError("plan", "The plan's sites and keys are not those of this site's pinned directory.")
             _expect_none(objections(plan, self.files.allow))
             data = self._data(plan)
-            _expect_none(self.files.unit_objections(plan, data.unit))
+            _expect_none(self.files.unit_objections(plan, data))
             self._plans[digest] = AcceptedPlan(self.files, plan, data)
         return self._plans[digest]
+
+    def _progress_in_run(self, plan: AcceptedPlan, asked: SiteRequest | wire.Preparation) -> SiteProgress:
+        """The progress in the request's run; raises for a run that the site has left, or never joined."""
+        progress = plan.progress
+        if not hmac.compare_digest(asked.ticket, progress.ticket(self.files.identity, asked.plan, asked.run)):
+            raise RefusedError(
+                "run", "This request belongs to a run of the server that this site has left, or has not joined yet."
+            )
+        return progress.join(asked.run)
 
     def _data(self, plan: FederationPlan) -> SiteData:
         """The site's data under a plan; an error may quote data, and is not sent."""
@@ -244,7 +273,7 @@ class Site:
         if verb == TRAIN:
             most = plan.method.terms.max_participations(plan.layout.dim)
             limit = plan.plan.max_answers if most is None else min(most, plan.plan.max_answers)
-        begun = plan.progress.begin(verb, asked, limit)
+        begun = plan.progress.join(asked.run).begin(verb, (asked.round, asked.attempt), limit)
         plan.leave()
         plan.note(begun)
         return begun
@@ -252,21 +281,20 @@ class Site:
     def _charge(self, plan: AcceptedPlan, asked: SiteRequest, now: ClientRound) -> None:
         """Charge the attempt to the site's own ledger, before drawing noise."""
         budget = self.files.allow.budget
-        if budget is None:
-            return
-        charge = charged(plan.plan, asked.round, plan.data.units)
-        if charge is None:
-            raise RefusedError("policy", "This plan has no proved ε, which this site requires.")
+        charge = charge_of_round(plan.plan, asked.round, plan.data.units)
         from tacit.privacy.accountants import default_accountant
-        from tacit.privacy.ledger import Ledger
 
         of_clients = () if charge.unit.within_client else charge.releases
-        terms = () if self.files.has_ledger else (default_accountant(*of_clients),)
+        accountant = None if self.files.has_ledger else default_accountant(*of_clients)
         run, label = f"{asked.plan.hex()} {asked.run.hex()}", plan.plan.method_name
-        with Ledger.open(self.files.ledger, budget, *terms) as ledger:
+        with self.files.open_ledger(self._noted, accountant, budget) as ledger:
             ledger.reserve(run, asked.round + 1, charge, label, now.clients.of(0).digest)
-            used = max(ledger.accounts[each].epsilon(budget.delta) for each in ledger.accounts.units)
-        self.journal.append("charged", **_round_of(asked), unit=unit_of(plan.plan).value, epsilon=round(used, 6))
+            accounts, units = ledger.accounts, ledger.accounts.units if budget.limited else ()
+            used = max((accounts[each].epsilon(budget.delta) for each in units), default=None)
+            self._noted = noted = ledger.head
+        epsilon = None if used is None else round(used, 6)
+        head = {"ledger": noted.ledger, "row": noted.row, "head": noted.hash}
+        self.journal.append("charged", **_round_of(asked), unit=charge.unit.value, epsilon=epsilon, **head)
 
     def _keep(self, plan: AcceptedPlan, progress: SiteProgress, asked: SiteRequest, memory: ClientMemory) -> None:
         """Store the client state and the digest of the one-time broadcast."""
@@ -275,9 +303,9 @@ class Site:
         if progress.first != asked.first_digest.hex():
             plan.note(replace(progress, first=asked.first_digest.hex()))
 
-    def _check_finite(self, plan: AcceptedPlan, found: Messages) -> None:
+    def _check_finite(self, plan: AcceptedPlan, messages: Messages) -> None:
         """Raise for a row that the server would reject."""
-        kept, _ = reject_unusable(found, plan.method.max_norm(found.rows.dim))
+        kept, _ = reject_unusable(messages, plan.method.max_norm(messages.rows.dim))
         if kept.rows.count == 0:
             raise RefusedError("training", "The update is not finite, or longer than the method accepts.")
 
