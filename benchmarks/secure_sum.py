@@ -15,7 +15,7 @@ from reporting import circumstances, positive_integer, save
 from runner import Framework, running
 from sum_cases import CASES, DEFAULT, SIGMAS
 
-PATIENCE = 300.0  # seconds for one answer: Flower's largest sums take longer than a minute
+TIMEOUT = 300.0  # seconds for one answer: Flower's largest sums take longer than a minute
 
 LATEST = Path(__file__).resolve().parent / "results" / "secure-sum.json"
 TACIT = "tacit"
@@ -65,7 +65,7 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 def measure(case: str, frameworks: list[Framework], rounds: int, deadline: float) -> list[SumResult]:
     """Measure one case: start all frameworks, run rounds in turn, each time starting with another one."""
     with ExitStack() as stack:
-        processes = [stack.enter_context(running(framework, case, 1, patience=PATIENCE)) for framework in frameworks]
+        processes = [stack.enter_context(running(framework, case, 1, timeout=TIMEOUT)) for framework in frameworks]
         results = [SumResult(case, process.framework.name, process.versions, []) for process in processes]
         for number in range(rounds):
             if number and time.monotonic() > deadline:
@@ -95,6 +95,12 @@ def _sum_row(result: SumResult, ours: SumResult) -> str:
     return COLUMNS.format(result.framework, *cells)
 
 
+def _set_up(result: SumResult) -> Iterator[str]:
+    """The CPU time of a set-up that several rounds have in common, for a framework that has one."""
+    if "set_up" in result.rounds[0]:
+        yield f"{result.framework}: CPU time of the set-up of an epoch {result.median('set_up'):.3g} s, apart"
+
+
 def tables(results: list[SumResult]) -> Iterator[str]:
     """The tables of sums, then of noise."""
     ours = {result.case: result for result in results if result.framework == TACIT}
@@ -104,6 +110,7 @@ def tables(results: list[SumResult]) -> Iterator[str]:
         yield f"\n{case}  {c.title}, {c.threat_model}: {setting}"
         yield COLUMNS.format("", *(cell for title in FIGURES.values() for cell in (title, "")))
         yield from (_sum_row(result, ours[case]) for result in results if result.case == case)
+        yield from (line for result in results if result.case == case for line in _set_up(result))
     noise = [result for result in results if result.case in SIGMAS]
     if noise:
         yield "\n" + NOISE_COLUMNS.format("noise", "", "ns/sample", "")

@@ -46,11 +46,12 @@ from tacit.protocols.secagg import (
 )
 from tacit.protocols.secagg.pads import remove_pads
 from tacit.protocols.secagg.secagg_messages import Direction, pack
+from tacit.wire.packing import Table
 
 LATEST = Path(__file__).resolve().parent / "results" / "secure-sum-at-size.json"
 TENTH = Fraction(1, 10)
 WHOLE = 3  # uploads that are timed with all their pads
-PADDED = secagg_client.padded_vector
+PADDED = secagg_client.pad_vector
 HEADER = (
     "| clients × numbers | lost | pads of a client | its time for them | for keys and shares | up | down "
     "| server, without pads | pads removed | by formula, one core | measured, in processes | memory |"
@@ -109,7 +110,7 @@ class Population:
             state = set_vector(state, self.vector(client))
             if len(self.uploads) < WHOLE:
                 began = time.process_time()
-                PADDED(state, sorted(state.pads))
+                PADDED(state, state.pads)
                 self.uploads.append(time.process_time() - began)
         after, reply = answer(state, request)
         if phase >= Phase.SHARE:
@@ -134,9 +135,9 @@ class Population:
         drawn = phase is Phase.SHARE and self.session.parameters.draws
         return _replayed(state, Phase.DRAW, self.roster) if drawn else state
 
-    def what_remains(self, state: SecaggClientState, neighbours: list[int]) -> bytes:
+    def what_remains(self, state: SecaggClientState, secrets: Table) -> bytes:
         """A vector without the pads that cancel in the sum."""
-        return PADDED(state, [j for j in neighbours if j in self.lost])
+        return PADDED(state, {j: secret for j, secret in secrets.items() if j in self.lost})
 
 
 def _replayed(state: SecaggClientState, phase: Phase, body: bytes) -> SecaggClientState:
@@ -197,7 +198,7 @@ def measure(clients: int, dim: int, workers: int, *, whole: bool) -> AtSize:
     lost = frozenset(np.random.default_rng(0).permutation(clients)[: clients // 10].tolist())
     population, removal = Population(session, lost), Unmasking(workers)
     server_seconds: defaultdict[str, float] = defaultdict(float)
-    with nullcontext() if whole else patch.object(secagg_client, "padded_vector", population.what_remains):
+    with nullcontext() if whole else patch.object(secagg_client, "pad_vector", population.what_remains):
         outcome = _play(population, removal, server_seconds)
     expected = np.zeros(dim, np.uint32)
     for client in set(range(clients)) - lost:

@@ -1,7 +1,9 @@
 """Prints degree, threshold, failure bounds and bytes of secure aggregation by the size of the cohort, as Markdown.
 
-The table of docs/guides/secure-sum.md: `python benchmarks/secure_sum_sizes.py`. Bytes are those of one client, per
-round, both ways; a test compares them with the lengths of real messages.
+The table of docs/guides/secure-sum.md: `python benchmarks/secure_sum_sizes.py`. Bytes are those of one client: of the
+set-up of an epoch, both ways, and of a round, up and down. The ratios to the payload, of 4 bytes a number, are those of
+a round with its part of the set-up; `--epoch 1`: of a round with a set-up of its own. A test compares the bytes with
+the lengths of real messages.
 """
 
 import argparse
@@ -9,35 +11,39 @@ import sys
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
 
+from tacit.core.state import Traffic
 from tacit.protocols.secagg import Parameters, phase_bytes
 
 COHORTS = (10, 50, 100, 300, 1000, 3000, 5000)
 HEADER = (
     "| cohort | neighbours | threshold | wrong shares corrected | signatures | failure "
-    "| up | down | up / payload | all / payload |"
+    "| set-up | round, up | round, down | up / payload | all / payload |"
 )
 
 
-def rows(dim: int, corrupt: Fraction, dropout: Fraction) -> Iterator[str]:
+def rows(dim: int, corrupt: Fraction, dropout: Fraction, epoch: int) -> Iterator[str]:
     """A header, and a row for every cohort."""
     yield HEADER
     yield "|" + "---|" * (HEADER.count("|") - 1)
     for cohort in COHORTS:
-        p = Parameters(cohort=cohort, dim=dim, corrupt=corrupt, dropout=dropout)
-        graph, phases, payload = p.graph(cohort), phase_bytes(p).values(), 4 * dim
-        up, down = sum(size.up for size in phases), sum(size.down for size in phases)
-        failure = "2⁻⁴⁰" if graph.distances else "0"
+        p = Parameters(cohort=cohort, dim=dim, corrupt=corrupt, dropout=dropout, rounds=epoch)
+        graph, payload = p.graph(cohort), 4 * dim
+        first, later = (sum(phase_bytes(p, first=each).values(), Traffic()) for each in (True, False))
+        up, down = ((first.up - later.up) / epoch + later.up, (first.down - later.down) / epoch + later.down)
         cells = (
             f"{cohort:,}",
             graph.degree,
             graph.threshold,
-            graph.liars,
+            graph.max_wrong,
             graph.quorum,
-            failure,
-            f"{up:,}",
-            f"{down:,}",
+            "2⁻⁴⁰" if graph.distances else "0",
+            f"{first.up + first.down - later.up - later.down:,}",
+            f"{later.up:,}",
+            f"{later.down:,}",
+            f"{up / payload:.2f}",
+            f"{(up + down) / payload:.2f}",
         )
-        yield "| " + " | ".join(map(str, (*cells, f"{up / payload:.2f}", f"{(up + down) / payload:.2f}"))) + " |"
+        yield "| " + " | ".join(map(str, cells)) + " |"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -46,8 +52,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--dim", type=int, default=8316, help="length of the vectors (default %(default)s)")
     parser.add_argument("--corrupt", type=Fraction, default=Fraction(1, 10), help="default %(default)s")
     parser.add_argument("--dropout", type=Fraction, default=Fraction(1, 10), help="default %(default)s")
+    parser.add_argument("--epoch", type=int, default=50, help="rounds of an epoch (default %(default)s)")
     args = parser.parse_args(argv)
-    print("\n".join(rows(args.dim, args.corrupt, args.dropout)))
+    print("\n".join(rows(args.dim, args.corrupt, args.dropout, args.epoch)))
     return 0
 
 

@@ -125,7 +125,7 @@ class Session:
 
 
 class ClientState(Protocol):
-    """What a client keeps between two messages. It contains secrets: store its bytes as securely as its data."""
+    """A client's memory between two messages. It contains secrets: store its bytes as securely as its data."""
 
     def to_bytes(self) -> bytes:
         """For storage between two messages."""
@@ -206,7 +206,7 @@ def _counters() -> "defaultdict[Kind, Counter[int]]":
 
 @dataclass(frozen=True, eq=False)
 class Transcript(Generic[Kind]):
-    """What a server observes of a conversation.
+    """A server's observations of a conversation.
 
     Attributes:
         down: bytes sent to clients, by kind of message and client, as packed.

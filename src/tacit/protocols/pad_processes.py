@@ -12,7 +12,7 @@ from types import TracebackType
 import numpy as np
 
 from tacit.core.worker_choice import available_cores
-from tacit.errors import expect
+from tacit.errors import whole
 from tacit.protocols.secagg.pads import Vector, remove_pads
 
 MANY = 10**10  # numbers of pads: five to ten seconds on one core, of which the start of processes takes one or two
@@ -34,7 +34,7 @@ class PadProcesses:
     """
 
     def __init__(self, workers: int) -> None:
-        expect(workers >= 1, f"workers={workers} >= 1")
+        whole(1, workers=workers)
         self._workers = workers
         context = multiprocessing.get_context("spawn")  # threads of libraries do not survive a fork
         self._pool = ProcessPoolExecutor(workers, mp_context=context)

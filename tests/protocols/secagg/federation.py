@@ -8,8 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from tacit.core.keys import Key
-from tacit.core.rows import seed_after
 from tacit.protocols import crypto
 from tacit.protocols.kit import Requests, play
 from tacit.protocols.secagg import (
@@ -31,7 +29,7 @@ from tacit.protocols.secagg.secagg_messages import PREAMBLE, Direction
 
 COHORT = (1, 2, 3, 4, 5)
 VICTIM = 3
-NONE = bytes(4)  # an empty table: no disputes in a request to upload, no spares in one to open
+NONE = bytes(4)  # an empty table: no disputes in a request to confirm, no spares in one to open
 Answers = dict[tuple[bytes, bytes], tuple[SecaggClientState, bytes]]
 
 
@@ -50,9 +48,9 @@ def noise_seed(client: int) -> bytes:
 
 
 def opened_seeds(p: Parameters, survivors: tuple[int, ...]) -> dict[int, bytes]:
-    """The noise seeds that survivors open: of the component after the number of losses, if there is one."""
-    losses = p.cohort - len(survivors)
-    return {} if losses >= p.surplus else {j: seed_after(Key(noise_seed(j)), losses).value for j in survivors}
+    """The noise seeds that are opened: those of the first survivors, one for every loss that did not occur."""
+    removed = max(p.surplus - (p.cohort - len(survivors)), 0)
+    return {j: noise_seed(j) for j in sorted(survivors)[:removed]}
 
 
 def session(p: Parameters, *, index: int = 1, model: bytes = b"m" * 32, config: bytes = b"c" * 32) -> SecaggSession:
@@ -79,10 +77,15 @@ def joined(
         SecaggPolicy(threat_model=p.threat_model, min_corrupt=p.corrupt),
         identity=IDENTITIES[client] if p.threat_model is ThreatModel.ACTIVE_SERVER else b"",
         directory=directory(p, cohort),
-        noise_seed=(noise or noise_seed(client)) if p.surplus else b"",
         entropy=entropy((seed, client)),
     )
-    return set_vector(state, np.zeros(p.dim, np.uint32) if vector is None else vector)
+    return contributed(state, np.zeros(p.dim, np.uint32) if vector is None else vector, noise)
+
+
+def contributed(state: SecaggClientState, vector: Vector, noise: bytes | None = None) -> SecaggClientState:
+    """The state of a client with its vector, and the seed of its noise if there is any."""
+    surplus = state.session.parameters.surplus
+    return set_vector(state, vector, (noise or noise_seed(state.client)) if surplus else b"")
 
 
 Network = Callable[[Phase, list[tuple[int, bytes]]], list[tuple[int, bytes]]]

@@ -66,7 +66,7 @@ def forged(body: bytes, threshold: int, columns: int) -> bytes:
 
 def forger(federation: Federation, client: int, gone: Phase, disputed: frozenset[int] = frozenset()) -> Lie:
     """Shares a wrong secret, disputes with some holders as far as it publishes corrections for them, and is gone."""
-    columns = shares.columns(federation.session.parameters)
+    p = federation.session.parameters
 
     def lie(phase: Phase, body: bytes) -> bytes | None:
         if phase >= gone:
@@ -74,6 +74,7 @@ def forger(federation: Federation, client: int, gone: Phase, disputed: frozenset
         if phase is not Phase.SHARE:
             return body
         state = federation.states[client]
+        columns = shares.columns(p, noisy=client in shares.noise_dealers(p, state.members))
         first = state.circle.parameters.threshold - 1
         corrected = sorted(state.holds)[first:]
         places = [columns * row + shares.LIMBS for row, holder in enumerate(corrected) if holder in disputed]

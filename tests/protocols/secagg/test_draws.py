@@ -17,9 +17,10 @@ from protocols.secagg.federation import (
     session,
 )
 from tacit.errors import ProtocolError
+from tacit.protocols.crypto import KEY
 from tacit.protocols.secagg import Phase, SecaggClientState, ThreatModel, answer, graph
 from tacit.protocols.secagg.graph import MAX_DRAWS, NONCE
-from tacit.protocols.secagg.secagg_messages import KEYS, Roster
+from tacit.protocols.secagg.secagg_messages import Roster
 from tacit.wire.packing import Reader
 
 P = parameters(70, 3, threat_model=ThreatModel.SEMI_HONEST, corrupt=Fraction(1, 20), dropout=Fraction(1, 10))
@@ -65,11 +66,11 @@ def test_a_colluder_cannot_choose_its_nonce_once_it_knows_the_others(honest: Rec
     state, roster = shared(honest)
     far, near = max(roster.digests), min(roster.entries.keys() - {VICTIM})
     chosen = replace(roster, digests={**roster.digests, far: roster.digests[far][:-NONCE] + bytes(NONCE)})
-    entry = roster.entries[near][:KEYS] + bytes(NONCE)
+    entry = roster.entries[near][:KEY] + bytes(NONCE)
     for changed in (chosen, replace(roster, entries={**roster.entries, near: entry})):
         with pytest.raises(ProtocolError, match="not the one for which this client has opened its nonce"):
             answer(state, ask(state, changed))
-    own = {**roster.entries, VICTIM: roster.entries[VICTIM][:KEYS] + bytes(NONCE)}
+    own = {**roster.entries, VICTIM: roster.entries[VICTIM][:KEY] + bytes(NONCE)}
     with pytest.raises(ProtocolError, match="the nonce that this client has opened"):
         answer(state, ask(state, replace(roster, entries=own)))
 

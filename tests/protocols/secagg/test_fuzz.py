@@ -80,7 +80,7 @@ def test_damage_in_transit_never_changes_the_sum() -> None:
         federation = garbling(seed, lambda chance, data: change_bytes(chance, data) + b"!")
         outcome = federation.run()
         assert np.array_equal(outcome.result, exact_sum(federation.vectors, COHORT))
-        assert outcome.transcript.rejected == {ReplyStatus.MALFORMED: 4 * 5 * 5}
+        assert outcome.transcript.rejected == {ReplyStatus.MALFORMED: 4 * 5 * 6}
 
 
 def test_garbage_sent_by_clients_ends_in_a_sum_or_a_clean_abort() -> None:

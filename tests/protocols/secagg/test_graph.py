@@ -140,7 +140,7 @@ def test_a_graph_is_refused_where_nothing_is_proved() -> None:
     w = sparse(1000, 100, 100)
     for distances, proved in ((w.distances, True), (range(1, w.degree // 2 + 1), False)):
         second = graph._second_eigenvalue(1000, distances)
-        assert graph._connected(1000, w.degree, second, w.floor - w.threshold + 1, 800) is proved
+        assert graph._is_connected(1000, w.degree, second, w.floor - w.threshold + 1, 800) is proved
 
 
 def test_complete_graphs_have_thresholds_over_two_thirds_that_are_secure_and_reachable() -> None:
@@ -179,7 +179,7 @@ def test_graphs_are_regular_symmetric_and_as_one_client_sees_them() -> None:
         assert all(i in around[j] and i != j for i in range(100) for j in around[i])
         assert all(drawn.neighbours(i) == around[i] for i in range(100))
         present = frozenset(range(0, 100, 3))
-        assert drawn.remaining(present) == {i: len(around[i] & present) for i in range(100)}
+        assert drawn.count_neighbours(present) == {i: len(around[i] & present) for i in range(100)}
         assert len(drawn.committee()) == each.committee
 
 

@@ -66,6 +66,7 @@ def tried(index: int, cohorts: Sequence[int]) -> SecaggOutcome:
     assert outcome.transcript.unresponsive <= liars | frozenset(drops), index
     honest = frozenset(outcome.clients) - liars
     expected = opened_seeds(p, outcome.clients)
+    assert outcome.noise_seeds.keys() == expected.keys(), index
     assert all(outcome.noise_seeds[j] == seed for j, seed in expected.items() if j in honest), index
     return outcome
 

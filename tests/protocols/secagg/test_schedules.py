@@ -57,7 +57,7 @@ def predict(p: Parameters, clients: frozenset[int], dropouts: dict[Phase, frozen
         threshold = p.graph(len(left)).threshold
     except TooFewClientsError:
         return None
-    for phase in (Phase.SHARE, Phase.CHECK, Phase.UPLOAD):
+    for phase in (Phase.SHARE, Phase.CHECK, Phase.CONFIRM, Phase.UPLOAD):
         left -= dropouts[phase]
         if len(left) < max(p.min_survivors, threshold):
             return None
@@ -82,7 +82,7 @@ def draw(chance: random.Random) -> tuple[Parameters, dict[int, Vector], dict[Pha
     clients = chance.sample(range(1, 200), count)
     words = np.random.default_rng(chance.getrandbits(64))
     vectors = {j: words.integers(0, 1 << p.bits, p.dim, dtype=np.uint64).astype(np.uint32) for j in clients}
-    rate = chance.choice([0.0, 0.02, 0.05, 0.15])
+    rate = chance.choice([0.0, 0.01, 0.02, 0.04, 0.1])
     dropouts = {phase: frozenset(j for j in clients if chance.random() < rate) for phase in Phase}
     return p, vectors, dropouts
 

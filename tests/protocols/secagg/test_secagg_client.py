@@ -46,10 +46,10 @@ from tacit.protocols.secagg import (
     secagg_client,
     secagg_messages,
     set_vector,
+    shares,
 )
 from tacit.protocols.secagg.pads import Vector
 from tacit.protocols.secagg.secagg_messages import (
-    KEYS,
     Direction,
     Roster,
     announcement_statement,
@@ -85,7 +85,7 @@ def open_request(honest: RecordedFederation) -> tuple[SecaggClientState, frozens
 
 def ask_open(state: SecaggClientState, survivors: frozenset[int], signed: dict[int, bytes]) -> bytes:
     parts = pack_subset(survivors, state.members) + NONE + pack_signatures(signed, state.members)
-    return request(state.session, Phase.OPEN, state.binding, parts)
+    return request(state.session, Phase.OPEN, state.expected_binding, parts)
 
 
 def share_request(honest: RecordedFederation) -> tuple[SecaggClientState, dict[int, bytes]]:
@@ -103,7 +103,9 @@ def a_request_for_both_shares_of_one_client(honest: RecordedFederation) -> Targe
     """What is revealed follows from the survivors: a request for more cannot be written."""
     state, survivors, signed = open_request(honest)
     asked = pack_number(1) + pack_number(1) + b"\2"
-    return state, request(state.session, Phase.OPEN, state.binding, body_of(ask_open(state, survivors, signed)) + asked)
+    return state, request(
+        state.session, Phase.OPEN, state.expected_binding, body_of(ask_open(state, survivors, signed)) + asked
+    )
 
 
 @attack("not those that this client has signed")
@@ -117,19 +119,19 @@ def a_split_view_of_the_survivors(honest: RecordedFederation) -> Target:
     """The victim is sent 5 as a survivor too; the others' signatures are on another set."""
     state, _ = honest.before[VICTIM, Phase.AGREE]
     everyone = frozenset(COHORT)
-    state, _ = answer(state, request(state.session, Phase.AGREE, state.binding, pack_subset(everyone, state.members)))
+    state, _ = answer(
+        state, request(state.session, Phase.AGREE, state.expected_binding, pack_subset(everyone, state.members))
+    )
     return state, ask_open(state, everyone, open_request(honest)[2])
 
 
 @attack("signature does not match")
 def a_split_view_of_the_sharers(honest: RecordedFederation) -> Target:
-    """The victim padded with fewer clients than the others."""
-    state, _ = honest.before[VICTIM, Phase.UPLOAD]
-    fewer = frozenset(COHORT) - {5}
-    sharers = pack_subset(fewer, state.members) + NONE
-    state, _ = answer(state, request(state.session, Phase.UPLOAD, state.binding, sharers))
-    state, _ = answer(state, request(state.session, Phase.AGREE, state.binding, pack_subset(fewer, state.members)))
-    return state, ask_open(state, fewer, open_request(honest)[2])
+    """The victim would pad with fewer clients than the others, but does not upload at all."""
+    state, _ = honest.before[VICTIM, Phase.CONFIRM]
+    sharers = pack_subset(frozenset(COHORT) - {5}, state.members) + NONE
+    state, _ = answer(state, request(state.session, Phase.CONFIRM, state.binding, sharers))
+    return state, honest.before[VICTIM, Phase.UPLOAD][1]
 
 
 @attack("not the one that the server has committed to")
@@ -139,7 +141,7 @@ def another_challenge(honest: RecordedFederation) -> Target:
     return state, request(state.session, Phase.CHECK, state.binding, bytes(KEY) + body_of(frame)[KEY:])
 
 
-@attack("Expected a request to upload")
+@attack("Expected a request to confirm")
 def a_second_challenge(honest: RecordedFederation) -> Target:
     state = honest.after[VICTIM, Phase.CHECK]
     return state, request(state.session, Phase.CHECK, state.binding, b"")
@@ -154,7 +156,7 @@ def swapped_keys(honest: RecordedFederation) -> Target:
 @attack("signature does not match")
 def a_forged_signature(honest: RecordedFederation) -> Target:
     state, entries = share_request(honest)
-    own = b"".join(crypto.public_key(crypto.load_key(secret)) for secret in (b"x" * 32, b"y" * 32))
+    own = crypto.public_key(crypto.load_key(b"x" * 32))
     forged = own + crypto.sign(b"z" * 32, announcement_statement(state.binding, 1, own, b""))
     return state, ask_share(state, {**entries, 1: forged})
 
@@ -163,7 +165,7 @@ def a_forged_signature(honest: RecordedFederation) -> Target:
 def a_smaller_neighbourhood_and_threshold(honest: RecordedFederation) -> Target:
     """The server cannot choose a threshold; it can only name fewer holders."""
     state, entries = share_request(honest)
-    digests = {1: graph.keys_digest(entries[1][:KEYS]) + bytes(graph.NONCE)}
+    digests = {1: graph.key_digest(entries[1][:KEY]) + bytes(graph.NONCE)}
     return state, ask_share(state, {j: entry for j, entry in entries.items() if j != 1}, digests)
 
 
@@ -215,7 +217,7 @@ def one_client_twice_in_the_roster(honest: RecordedFederation) -> Target:
 def the_victim_declared_a_dropout(honest: RecordedFederation) -> Target:
     state, _ = honest.before[VICTIM, Phase.AGREE]
     others = frozenset(COHORT) - {VICTIM}
-    return state, request(state.session, Phase.AGREE, state.binding, pack_subset(others, state.members))
+    return state, request(state.session, Phase.AGREE, state.expected_binding, pack_subset(others, state.members))
 
 
 @attack("did not share its secrets")
@@ -223,7 +225,7 @@ def a_survivor_that_never_shared(honest: RecordedFederation) -> Target:
     state, _ = honest.before[VICTIM, Phase.AGREE]
     state = replace(state, sharers=state.sharers - {5})
     everyone = pack_subset(frozenset(COHORT), state.members)
-    return state, request(state.session, Phase.AGREE, state.binding, everyone)
+    return state, request(state.session, Phase.AGREE, state.expected_binding, everyone)
 
 
 def _with_keys(honest: RecordedFederation, keys: bytes) -> Target:
@@ -234,14 +236,13 @@ def _with_keys(honest: RecordedFederation, keys: bytes) -> Target:
 
 
 @attack("low order")
-def a_channel_key_of_low_order(honest: RecordedFederation) -> Target:
-    return _with_keys(honest, share_request(honest)[1][1][:KEY] + bytes(KEY))
+def a_key_of_low_order(honest: RecordedFederation) -> Target:
+    return _with_keys(honest, LOW)
 
 
 @attack("low order")
-def a_pad_key_of_low_order(honest: RecordedFederation) -> Target:
-    """At once, not only when pads are computed."""
-    return _with_keys(honest, LOW + share_request(honest)[1][1][KEY:KEYS])
+def a_key_of_zeros(honest: RecordedFederation) -> Target:
+    return _with_keys(honest, bytes(KEY))
 
 
 @attack("closed")
@@ -296,14 +297,14 @@ def test_parameters_below_the_policy_are_refused_before_the_first_reply() -> Non
 def test_variants_of_the_attacks_are_refused(honest: RecordedFederation) -> None:
     state, entries = share_request(honest)
     own = entries[VICTIM]
-    with pytest.raises(ProtocolError, match="own keys"):
+    with pytest.raises(ProtocolError, match="own key"):
         answer(state, ask_share(state, {**entries, VICTIM: entries[1]}))
     with pytest.raises(ProtocolError, match="same key"):
         answer(state, ask_share(state, {**entries, 1: own}))
     with pytest.raises(ProtocolError, match="not in the directory"):
         answer(replace(state, directory={VICTIM: DIRECTORY[VICTIM]}), ask_share(state, entries))
     state, survivors, signed = open_request(honest)
-    with pytest.raises(ProtocolError, match="Expected 4 clients to have signed the survivors, got 2"):
+    with pytest.raises(ProtocolError, match="Expected 4 clients to have signed, got 2"):
         answer(state, ask_open(state, survivors, dict(list(signed.items())[:2])))
     with pytest.raises(ProtocolError, match="not those that this client has signed"):
         answer(state, ask_open(state, survivors | {5}, signed))
@@ -312,18 +313,19 @@ def test_variants_of_the_attacks_are_refused(honest: RecordedFederation) -> None
     state, frame = honest.before[VICTIM, Phase.UPLOAD]
     with pytest.raises(ProtocolError, match="no vector"):
         answer(replace(state, vector=b""), frame)
+    state, _ = honest.before[VICTIM, Phase.CONFIRM]
     few = pack_subset(frozenset({1, VICTIM}), state.members) + NONE
     with pytest.raises(ProtocolError, match="Expected 4 clients, got 2"):
-        answer(state, request(state.session, Phase.UPLOAD, state.binding, few))
+        answer(state, request(state.session, Phase.CONFIRM, state.binding, few))
     relaxed = replace(
         state, session=replace(state.session, parameters=replace(state.session.parameters, min_uploads=3))
     )
     few = pack_subset(frozenset({1, 2, VICTIM}), state.members) + NONE
     with pytest.raises(ProtocolError, match="Expected 3 neighbours of this client, got 2"):
-        answer(relaxed, request(state.session, Phase.UPLOAD, state.binding, few))
+        answer(relaxed, request(state.session, Phase.CONFIRM, state.binding, few))
     without = pack_subset(frozenset(COHORT) - {VICTIM}, state.members) + NONE
     with pytest.raises(ProtocolError, match="declared a dropout"):
-        answer(state, request(state.session, Phase.UPLOAD, state.binding, without))
+        answer(state, request(state.session, Phase.CONFIRM, state.binding, without))
 
 
 def test_a_session_that_was_used_before_is_refused() -> None:
@@ -348,7 +350,7 @@ def test_an_honest_server_rejects_an_announced_point_of_low_order() -> None:
     def collude(phase: Phase, replies: list[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
         if phase is not Phase.ANNOUNCE:
             return replies
-        keys = bytes(KEY) + body_of(replies[0][1])[KEY:KEYS]
+        keys = bytes(KEY)
         entry = keys + crypto.sign(IDENTITIES[1], announcement_statement(low.session.context, 1, keys, b""))
         return [(1, secagg_messages.pack(phase, Direction.REPLY, 1, 1, low.session.context, entry)), *replies[1:]]
 
@@ -361,7 +363,7 @@ def test_an_honest_server_rejects_an_announced_point_of_low_order() -> None:
 def test_a_client_with_another_model_contributes_uniform_noise() -> None:
     """Even without any check: its pads are bound to its own context and cancel with no other pad."""
     honest = recorded(dim=100_000)
-    states = {j: honest.before[j, Phase.UPLOAD][0] for j in (1, 2, VICTIM, 4)} | {5: honest.after[5, Phase.CHECK]}
+    states = {j: honest.before[j, Phase.UPLOAD][0] for j in (1, 2, VICTIM, 4)} | {5: honest.after[5, Phase.CONFIRM]}
     assert np.array_equal(_unpadded(states), exact_sum(honest.vectors, COHORT))
     other = {j: crypto.derive(key, "another context", b"") for j, key in states[VICTIM].pads.items()}
     states[VICTIM] = replace(states[VICTIM], pads=other)
@@ -373,9 +375,11 @@ def _unpadded(states: dict[int, SecaggClientState]) -> Vector:
     """What a server computes that has all uploads and all seeds."""
     summed = np.zeros(100_000, np.uint32)
     for j, state in states.items():
-        summed += np.frombuffer(secagg_client.padded_vector(state, sorted(set(states) - {j})), np.uint32)
-        seed = secagg_client._seed(state, state.binding)
-        pads.add_pads(summed, [], [pads.own_pad_key(seed, state.binding, j)])
+        binding = state.expected_binding
+        secrets = {i: pads.round_secret(state.pads[i], binding, i, j) for i in sorted(set(states) - {j})}
+        summed += np.frombuffer(secagg_client.pad_vector(state, secrets), np.uint32)
+        seed = secagg_client._secret(state, shares.Shared.SEED, 0)
+        pads.add_pads(summed, [], [pads.own_pad_key(seed, binding, j)])
     return summed
 
 

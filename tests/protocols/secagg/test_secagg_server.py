@@ -112,7 +112,7 @@ def test_a_lazy_network_keeps_one_vector_in_memory() -> None:
     federation.start()
     conversation = converse(federation.session, federation.vectors)
     requests = next(conversation)
-    for _ in range(3):  # announce, share, check
+    for _ in range(4):  # announce, share, check, confirm
         requests = conversation.send([(j, federation.reply(j, request)) for j, request in requests.items()])
     tracemalloc.start()
     conversation.send((j, federation.reply(j, request)) for j, request in requests.items())

@@ -7,18 +7,27 @@ chooses whom it drops could cut the circle with few losses.
 
 The server is active: it holds the keys of `corrupt` clients, sees the graph, and only then chooses whom to drop, what
 to send to whom, and when to stop. It does not choose the order of the clients. Each of them commits to a chain of
-nonces when it announces its keys, and opens one link when the roster is fixed; the order follows from the roster and
+nonces when it announces its key, and opens one link when the roster is fixed; the order follows from the roster and
 from all links (`Parameters.draws`). If a client does not open its link, it is lost, and the others open the next link:
 a server that suppresses one gains another draw, of at most `MAX_DRAWS`. All bounds below are for all draws together.
 
-**What a server learns.** Clients open shares only for one pair (sharers, survivors), on which a quorum of a random
-committee has signed; two pairs cannot both have a quorum, because they would share an honest signer. Let S be the
-honest survivors. Of an honest client that is not a survivor no seed is opened, and of a survivor no pad secret, as long
-as fewer than `threshold` of its holders are corrupt; what the secret of a pad is escrowed with are shares of these pad
-secrets, and its spares are opened for dropouts only, so no pad between two of S is opened. A survivor's seed is opened
-only if it has signed the same sharers with its upload, and so has padded with all its neighbours in S. So the server
-can compute the sum over a part Q of S only if no edge leads from Q to Z = S - Q, and it learns the sum over S and
-nothing else if S is connected.
+**What a server learns in a round.** At the end of the set-up a quorum of a random committee signs the sharers, with
+whom everybody pads in all rounds of the epoch, and in every round another quorum signs its survivors. No two sets can
+both have a quorum, because they would share an honest signer. Nobody uploads before it has seen the first quorum, and
+nobody opens before it has seen the second. Let S be the honest survivors of a round. Of an honest client that is not a
+survivor the round's seed is not opened, and of a survivor the round's pad secret is not, as long as fewer than
+`threshold` of its holders are corrupt. The secret of a pad between two of S is escrowed under shares of these pad
+secrets only, and its spares are opened for dropouts only, so it is not opened. Every client in S has padded with all
+its neighbours in S, because all have the same sharers, and S is a part of them. If a server sends two of S different
+rounds or models, their pads with each other differ, and none of the two cancels. So the server can compute the sum over
+a part Q of S only if no edge leads from Q to Z = S - Q, and it learns the sum over S and nothing else if S is
+connected.
+
+**What other rounds reveal.** Nothing. The seed and the pad secret of a round are independent of those of other rounds.
+The masks of the check cover all rounds of an epoch by one challenge. A pad's secret in a round derives from the secret
+that the pair has in the epoch, which is never opened or escrowed, and from the round's binding. So whatever is opened
+in other rounds of the same clients, lost or not, is independent of all pads of this one. A client takes part in a round
+once, and in ascending order, so nothing is opened twice.
 
 **Sparse graphs.** Let n clients have degree k, let all other eigenvalues of the graph be at most λ in magnitude, and
 let no honest client have more than e corrupt neighbours. A client accepts survivors only if each of them has at least
@@ -27,21 +36,19 @@ clients, has parts Q and Z without an edge between them, q = |Q| <= |Z| = z. The
 
     β <= k q / n + λ (1 - q / n),        β <= q - 1,        q z / ((n - q)(n - z)) <= (λ / k)²,
 
-where z >= max(q, s - q) and s >= survivors - corrupt. `_connected` verifies that no q satisfies all three. This does
+where z >= max(q, s - q) and s >= survivors - corrupt. `_is_connected` verifies that no q satisfies all three. This does
 not depend on chance: whichever clients the server drops, and whenever, S is connected. Chance enters in e and in the
 corrupt members of the committee, both hypergeometric, because corrupt clients are chosen before the order is drawn:
 
     P(some honest client has more than e corrupt neighbours, in some draw) <= n · MAX_DRAWS · P(Hyp > e) <= 2^-41,
     P(the committee has more than f corrupt members, in some draw) <= MAX_DRAWS · P(Hyp > f) <= 2^-41.
 
-A server that aborts rounds draws again, with fresh nonces: over m rounds the failure is at most m · 2^-40. The
-threshold exceeds e, and two quorums of more than (committee + f) / 2 share an honest member.
+The order is drawn once in an epoch, and both bounds hold for all its rounds together, if who is corrupt does not change
+during the epoch. A server that aborts epochs draws again, with fresh nonces: over m epochs the failure is at most m ·
+2^-40. The threshold exceeds e, and two quorums of more than (committee + f) / 2 share an honest member.
 
 **Complete graphs.** S is always connected. The threshold t exceeds (n + corrupt) / 2 against an active server, and
-where the declared losses allow it, two thirds. It is also the quorum, and no probability is involved. Signatures on the
-sharers are not needed: assume that Q uploaded with other sharers than those agreed upon. None of Q signed, else all of
-S would be in Q. It padded with at least t - 1 - corrupt honest clients, and at least t - corrupt honest ones signed;
-together more than all honest ones, so one of them did both, is a survivor, and is not in Q.
+where the declared losses allow it, two thirds. It is also the quorum, and no probability is involved.
 
 **Correctness.** If the declared dropouts are independent of the graph, then with probability 1 - 2^-20 each client
 keeps `threshold` + 2 · `max_wrong` holders, its corrupt neighbours among them, which is enough to decode (Reed-Solomon)
@@ -145,7 +152,9 @@ def _sparse_graphs(clients: int, corrupt: int, dropouts: int, honest: int) -> It
             continue
         for trial in range(_TRIALS):
             distances = _distances(clients, trial)[: degree // 2]
-            if _connected(clients, degree, _second_eigenvalue(clients, distances), degree - lost - colluding, honest):
+            if _is_connected(
+                clients, degree, _second_eigenvalue(clients, distances), degree - lost - colluding, honest
+            ):
                 yield GraphParameters(degree, threshold, degree - lost, max_wrong, *committee, distances)
 
 
@@ -157,7 +166,7 @@ def _committees(clients: int, corrupt: int, dropouts: int) -> Iterator[tuple[int
             yield size, quorum
 
 
-def _connected(clients: int, degree: int, second: int, inner: int, honest: int) -> bool:
+def _is_connected(clients: int, degree: int, second: int, inner: int, honest: int) -> bool:
     """Whether no part of at least `honest` survivors is cut off, if each has `inner` neighbours among them.
 
     `second` bounds the magnitude of all eigenvalues but the first, in units of 1 / `_UNIT`. See the module.
@@ -245,21 +254,21 @@ def _previous(nonce: bytes) -> bytes:
 
 
 def roster_digest(context: bytes, leaves: dict[int, bytes]) -> bytes:
-    """The digest on which all rosters must agree: who announced, and the digest of its keys with its commitment."""
-    return crypto.digest("roster", context, _joined(leaves))
+    """The digest on which all rosters must agree: who announced, and the digest of its key with its commitment."""
+    return crypto.digest("roster", context, _concatenate(leaves))
 
 
-def keys_digest(keys: bytes) -> bytes:
-    """The digest of a client's keys, which stands for them at clients that are not its neighbours."""
-    return hashlib.sha256(b"tacit keys" + keys).digest()
+def key_digest(key: bytes) -> bytes:
+    """The digest of a client's key, which stands for it at clients that are not its neighbours."""
+    return hashlib.sha256(b"tacit key" + key).digest()
 
 
 def draw_order(roster: bytes, nonces: dict[int, bytes]) -> bytes:
     """The seed of the clients' order, from the roster and the opened links; empty for a complete graph."""
-    return crypto.digest("order", roster, _joined(nonces)) if nonces else b""
+    return crypto.digest("order", roster, _concatenate(nonces)) if nonces else b""
 
 
-def _joined(table: dict[int, bytes]) -> bytes:
+def _concatenate(table: dict[int, bytes]) -> bytes:
     """Clients and their entries, of equal length in a session."""
     return b"".join(pack_number(client) + table[client] for client in sorted(table))
 
@@ -306,18 +315,25 @@ class Circle:
 
     def check_survivors(self, survivors: frozenset[int]) -> None:
         """Raise `ProtocolError` unless each survivor has enough neighbours among the survivors."""
-        remaining = self.remaining(survivors)
+        remaining = self.count_neighbours(survivors)
         if min((remaining[client] for client in survivors), default=0) < self.parameters.floor:
             raise ProtocolError(f"Expected {self.parameters.floor} neighbours of every survivor to survive.")
 
-    def remaining(self, present: frozenset[int]) -> dict[int, int]:
-        """How many neighbours of each client are present."""
+    def count_neighbours(self, present: frozenset[int]) -> dict[int, int]:
+        """The number of present neighbours of each client."""
         if not self.parameters.distances:
             return {client: len(present - {client}) for client in self.members}
         clients = self.clients
         marks: NDArray[np.int64] = np.array([client in present for client in clients], np.int64)
-        total = sum((np.roll(marks, step) + np.roll(marks, -step) for step in self.parameters.distances), 0 * marks)
+        total = marks[_places(len(clients), self.parameters.distances)].sum(1)
         return dict(zip(clients, total.tolist(), strict=True))
+
+
+@lru_cache(maxsize=8)
+def _places(count: int, distances: tuple[int, ...]) -> NDArray[np.int64]:
+    """The places of all neighbours of each place on a circle: (places, neighbours)."""
+    steps = np.array([sign * step for step in distances for sign in (1, -1)], np.int64)
+    return (np.arange(count)[:, None] + steps) % count
 
 
 def _near(clients: Sequence[int], place: int, distances: Sequence[int]) -> frozenset[int]:
@@ -330,7 +346,7 @@ def _near(clients: Sequence[int], place: int, distances: Sequence[int]) -> froze
 
 @lru_cache(maxsize=1 << 14)
 def _most(total: int, marked: int, drawn: int, events: int, bits: int) -> int:
-    """How many of the drawn are marked at most, in any of several draws, except with probability 2^-bits."""
+    """The most marked ones among the drawn, in any of several draws, except with probability 2^-bits."""
     low, tail, draws = max(0, drawn + marked - total), 0, comb(total, drawn)
     x = min(marked, drawn)
     count = comb(marked, x) * comb(total - marked, drawn - x)

@@ -1,4 +1,4 @@
-"""What the server of secure aggregation recovers from shares, and who has lied about them.
+"""The server's recovery of secrets from shares, and the identification of clients that lie about them.
 
 `secagg_server` leads the conversation; it calls this once holders have answered the challenge, and once they have
 opened their shares.
@@ -10,12 +10,11 @@ from dataclasses import dataclass
 
 from tacit.errors import TooFewClientsError
 from tacit.protocols import crypto
-from tacit.protocols.crypto import KEY
 from tacit.protocols.secagg import graph, pads, shares
 from tacit.protocols.secagg.graph import Circle, GraphParameters
 from tacit.protocols.secagg.parameters import Parameters
 from tacit.protocols.secagg.secagg_client import roster_binding
-from tacit.protocols.secagg.shares import LIMBS, NOISE_LIMBS, NOISE_SHARE, SHARE, Dealing, Field
+from tacit.protocols.secagg.shares import LIMBS, SHARE, Dealing, Field, Shared
 from tacit.wire.packing import Reader
 
 
@@ -24,7 +23,7 @@ class Misbehaviour:
     """The certain liars, if at most the declared fraction of clients lie.
 
     Attributes:
-        dealers: clients that shared inconsistent secrets, or a key other than the announced one.
+        dealers: clients that shared inconsistent secrets.
         holders: clients that revealed wrong shares of others' secrets.
         disputed: (client, holder) of whom one lies; which is unknown.
     """
@@ -43,18 +42,18 @@ class Misbehaviour:
 class Announced:
     """What a client announced, and its nonce once it is drawn."""
 
-    keys: bytes
+    key: bytes
     committed: bytes
     signature: bytes
     nonce: bytes = b""
 
     @property
     def entry(self) -> bytes:
-        return self.keys + self.nonce + self.signature
+        return self.key + self.nonce + self.signature
 
     @property
     def digest(self) -> bytes:
-        return graph.keys_digest(self.keys) + self.nonce
+        return graph.key_digest(self.key) + self.nonce
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,29 +83,33 @@ class RosterGraph:
     def binding(self) -> bytes:
         return roster_binding(self.roster, self.circle.order, self.committed_challenge)
 
+    def corrects_all(self, p: Parameters) -> bool:
+        """Whether wrong shares of all that may lie are corrected; else a liar may make an honest client look so."""
+        return bool(self.parameters.distances) or self.parameters.max_wrong >= p.colluding
+
     def holders(self, client: int, present: Iterable[int]) -> frozenset[int]:
-        """Who of those present holds shares of this client's secrets: its neighbours and itself."""
+        """The present holders of shares of this client's secrets: its neighbours and itself."""
         return (self.neighbours[client] | {client}).intersection(present)
 
 
 @dataclass(frozen=True, eq=False)
 class PaddedUpload:
-    """What is sent with a vector.
+    """The fields of an upload beside its vector.
 
     Attributes:
-        signature: on the sharers, on a sparse graph.
         escrowed: the secrets of pads, each encrypted with a share of the neighbour's secret.
         spares: the secrets of pads with neighbours whose shares are disputed, shared once more.
+        noise: the seed of the client's noise, encrypted; empty if nobody will remove it.
     """
 
-    signature: bytes
     escrowed: Mapping[int, bytes]
     spares: Mapping[int, Dealing]
+    noise: bytes
 
 
 @dataclass(frozen=True, eq=False)
 class Revealed:
-    """What a client revealed: shares of seeds, of dropouts' secrets, of noise seeds, and of spares by both clients."""
+    """A client's revealed shares: of seeds, of dropouts' secrets, of noise seeds, and of spares by both clients."""
 
     seeds: Mapping[int, Field]
     pads: Mapping[int, Field]
@@ -117,13 +120,13 @@ class Revealed:
 def read_revealed(
     p: Parameters, reader: Reader, about: list[int], survivors: frozenset[int], spares: list[tuple[int, int]]
 ) -> Revealed:
-    """What a client revealed about these clients, and of these spares."""
-    level = shares.level_of(p, len(survivors))
+    """Read the shares that a client revealed about these clients, and of these spares."""
+    removed = shares.noise_removed(p, survivors)
     seeds, pad_secrets, noise = dict[int, Field](), dict[int, Field](), dict[int, Field]()
     for j in about:
         (seeds if j in survivors else pad_secrets)[j] = shares.from_bytes(reader.take(SHARE), LIMBS)
-        if j in survivors and level:
-            noise[j] = shares.from_bytes(reader.take(NOISE_SHARE), NOISE_LIMBS)
+        if j in removed:
+            noise[j] = shares.from_bytes(reader.take(SHARE), LIMBS)
     opened = {pair: shares.from_bytes(reader.take(SHARE), LIMBS) for pair in spares}
     return Revealed(seeds, pad_secrets, noise, opened)
 
@@ -135,11 +138,11 @@ def lies_in_answers(
     excluded, named, disputes, suspects = set[int](), set[int](), set[tuple[int, int]](), Counter[int]()
     for client, each in dealings.items():
         answers = {j: given[j][client] for j in each.holders if j in given}
-        corrections = shares.answers(each.corrections, around.challenge, around.binding)
+        corrections = shares.answers(each.corrections(), around.challenge, around.binding)
         wrong = each.wrong_holders(answers, corrections, around.parameters.max_wrong, frozenset(suspects))
         if wrong is None:
             excluded.add(client)
-            if len(answers) >= each.threshold + 2 * around.parameters.max_wrong:
+            if len(answers) >= each.threshold + 2 * around.parameters.max_wrong and around.corrects_all(p):
                 named.add(client)
             continue
         suspects.update(wrong)
@@ -151,26 +154,29 @@ def lies_in_answers(
 
 
 class SecretRecovery:
-    """Recovers the secrets that clients have opened, and who has lied about them."""
+    """Recovers the secrets that clients have opened in a round, and who has lied about them."""
 
     def __init__(
         self,
         p: Parameters,
+        turn: int,
+        binding: bytes,
         around: RosterGraph,
         dealings: Mapping[int, Dealing],
         misbehaviour: Misbehaviour,
         uploads: Mapping[int, PaddedUpload],
         revealed: Mapping[int, Revealed],
     ) -> None:
-        self._p, self._around, self._dealings, self._uploads = p, around, dealings, uploads
+        self._p, self._turn, self._binding = p, turn, binding
+        self._around, self._dealings, self._uploads = around, dealings, uploads
         self._survivors = frozenset(uploads)
         self._revealed, self.misbehaviour = revealed, misbehaviour
         self._suspects: frozenset[int] = misbehaviour.holders
 
     def pads(self, sharers: frozenset[int]) -> tuple[list[bytes], list[bytes]]:
         """The keys of the pads that remain in the sum: of those added, and of those subtracted."""
-        binding = self._around.binding
-        seeds = self._recover({i: each.seeds for i, each in self._revealed.items()}, shares.SEED)
+        binding = self._binding
+        seeds = self._recover({i: each.seeds for i, each in self._revealed.items()}, self._survivors, Shared.SEED)
         added = [pads.own_pad_key(shares.secret_of(seeds[j]), binding, j) for j in sorted(self._survivors)]
         subtracted: list[bytes] = []
         lost = sharers - self._survivors
@@ -182,25 +188,18 @@ class SecretRecovery:
         return added, subtracted
 
     def _pairs(self, dropout: int, given: Mapping[int, Mapping[int, Field]]) -> dict[int, bytes]:
-        """A dropout's secrets with survivors: by its own key, or if it shared a wrong one, by what they escrowed."""
-        around, each = self._around, self._dealings[dropout]
-        corrections = shares.secret_part(each.corrections, shares.PAD)
-        right = self._right(given, dropout, shares.PAD)
-        private = pads.pad_private_key(shares.secret_of(each.recover(right, corrections)), around.context, dropout)
-        near = around.neighbours[dropout] & self._survivors
-        if crypto.public_key(private) == around.announced[dropout].keys[:KEY]:
-            keys = {j: around.announced[j].keys[:KEY] for j in near}
-            return {j: pads.pair_secret(private, key, around.binding, dropout, j) for j, key in keys.items()}
-        self._name(dealer=dropout)
-        holdings = each.holdings(right, corrections)
-        return {j: self._escrowed(dropout, j, holdings[j]) for j in near}
+        """A dropout's secrets with survivors, which they have escrowed with their shares of its secret."""
+        right, corrections = self._right(given, dropout, Shared.PAD), self._corrections(dropout, Shared.PAD)
+        holdings = self._dealings[dropout].holdings(right, corrections)
+        near = self._around.neighbours[dropout] & self._survivors
+        return {j: self._escrow_secret(dropout, j, holdings[j]) for j in near}
 
-    def _escrowed(self, dropout: int, client: int, held: Field) -> bytes:
-        """The secret of a survivor with a dropout that has lied; what a survivor lies about it falsifies its vector."""
+    def _escrow_secret(self, dropout: int, client: int, held: Field) -> bytes:
+        """The secret of a survivor with a dropout; what a survivor lies about it falsifies its own vector."""
         upload = self._uploads[client]
         if dropout in upload.spares:
             return self._spare(dropout, client, upload.spares[dropout])
-        return shares.escrow(upload.escrowed[dropout], held, self._around.binding, dropout, client)
+        return shares.escrow(upload.escrowed[dropout], held, self._binding, dropout, client)
 
     def _spare(self, dropout: int, client: int, spare: Dealing) -> bytes:
         by_holder = {
@@ -209,34 +208,38 @@ class SecretRecovery:
             if (client, dropout) in each.spares and (client, j) not in self.misbehaviour.disputed
         }
         liars = self._around.parameters.max_wrong
-        wrong = spare.wrong_holders(by_holder, spare.corrections, liars, self._suspects)
+        wrong = spare.wrong_holders(by_holder, spare.corrections(), liars, self._suspects)
         if wrong is not None:
             return shares.secret_of(
-                spare.recover({j: share for j, share in by_holder.items() if j not in wrong}, spare.corrections)
+                spare.recover({j: share for j, share in by_holder.items() if j not in wrong}, spare.corrections())
             )
         if len(by_holder) < spare.threshold + 2 * liars:
             raise TooFewClientsError(f"The shares of client {client} are too few or inconsistent: there is no sum.")
-        self._name(dealer=client)
+        if self._around.corrects_all(self._p):
+            self._name(dealer=client)
         return bytes(shares.SECRET)
 
     def noise_seeds(self) -> dict[int, bytes]:
-        """The seed of every survivor at the level that is opened; empty if none is."""
-        level = shares.level_of(self._p, len(self._survivors))
-        if not level:
-            return {}
+        """The seeds of the noise that is removed, by client."""
         noise_shares = {i: each.noise for i, each in self._revealed.items()}
-        limbs = self._recover(noise_shares, shares.NOISE + level - 1)
-        return {j: shares.secret_of(limbs[j], KEY) for j in sorted(self._survivors)}
+        limbs = self._recover(noise_shares, shares.noise_removed(self._p, self._survivors), Shared.NOISE)
+        keys = {j: shares.secret_of(each) for j, each in limbs.items()}
+        return {j: shares.wrap(self._uploads[j].noise, key, self._binding, j) for j, key in keys.items()}
 
-    def _recover(self, given: Mapping[int, Mapping[int, Field]], place: int) -> dict[int, list[int]]:
-        """The limbs of each survivor's secret, from the holders' shares; holders whose shares are wrong are named."""
+    def _recover(
+        self, given: Mapping[int, Mapping[int, Field]], clients: frozenset[int], secret: Shared
+    ) -> dict[int, list[int]]:
+        """The limbs of these clients' secrets, from the holders' shares; holders whose shares are wrong are named."""
         limbs = {}
-        for client in sorted(self._survivors):
-            corrections = shares.secret_part(self._dealings[client].corrections, place)
-            limbs[client] = self._dealings[client].recover(self._right(given, client, place), corrections)
+        for client in sorted(clients):
+            corrections = self._corrections(client, secret)
+            limbs[client] = self._dealings[client].recover(self._right(given, client, secret), corrections)
         return limbs
 
-    def _right(self, given: Mapping[int, Mapping[int, Field]], client: int, place: int) -> dict[int, Field]:
+    def _corrections(self, client: int, secret: Shared) -> Field:
+        return self._dealings[client].corrections(shares.place_of(self._p, secret, self._turn))
+
+    def _right(self, given: Mapping[int, Mapping[int, Field]], client: int, secret: Shared) -> dict[int, Field]:
         """The right shares of a client's secret; holders whose shares are wrong are named."""
         each = self._dealings[client]
         usable = {
@@ -244,7 +247,7 @@ class SecretRecovery:
             for j in each.holders
             if j in given and client in given[j] and (client, j) not in self.misbehaviour.disputed
         }
-        corrections = shares.secret_part(each.corrections, place)
+        corrections = self._corrections(client, secret)
         wrong = each.wrong_holders(usable, corrections, self._around.parameters.degree, self._suspects)
         if wrong is None:
             raise TooFewClientsError(f"The shares of client {client} are too few or inconsistent: there is no sum.")

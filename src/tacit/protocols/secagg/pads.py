@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from tacit.errors import ProtocolError
 from tacit.protocols import crypto
-from tacit.protocols.crypto import PrivateKey
 from tacit.wire.packing import packed_size
 
 Vector = NDArray[np.uint32]
@@ -33,14 +32,14 @@ def own_pad_key(seed: bytes, binding: bytes, client: int) -> bytes:
     return crypto.derive(seed, "own pad", binding, client)
 
 
-def pad_private_key(secret: bytes, context: bytes, client: int) -> PrivateKey:
-    """The private key of a client's pads with its neighbours, from the secret that it shares."""
-    return crypto.load_key(crypto.derive(secret, "pad key", context, client))
+def pair_secret(shared: bytes, binding: bytes, client: int, neighbour: int) -> bytes:
+    """The secret of two neighbours' pads in an epoch, from what they have in common by their keys."""
+    return crypto.derive(shared, "pair", binding, *sorted((client, neighbour)), length=PAIR)
 
 
-def pair_secret(key: PrivateKey, other: bytes, binding: bytes, client: int, neighbour: int) -> bytes:
-    """The common secret of two neighbours, by the private key of one and the public key of the other."""
-    return crypto.derive(crypto.agree(key, other), "pair", binding, *sorted((client, neighbour)), length=PAIR)
+def round_secret(secret: bytes, binding: bytes, client: int, neighbour: int) -> bytes:
+    """The common secret of two neighbours in one round; it reveals neither that of the epoch nor another round's."""
+    return crypto.derive(secret, "round pair", binding, *sorted((client, neighbour)), length=PAIR)
 
 
 def pair_pad_key(secret: bytes, binding: bytes, client: int, neighbour: int) -> bytes:

@@ -1,7 +1,8 @@
-"""What all parties of a round agree on: protocol parameters, a client's policy, and the session that binds all keys."""
+"""The terms of a round, equal for all parties: parameters, a client's policy, and the session that binds all keys."""
 
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cached_property
 
 from tacit.errors import ProtocolError, expect
 from tacit.protocols import crypto
@@ -9,6 +10,7 @@ from tacit.protocols.kit import RUN, Session
 from tacit.protocols.secagg.graph import GraphParameters, ThreatModel, graph_parameters
 from tacit.wire.packing import Reader, pack_number
 
+MAX_EPOCH = 1 << 12  # of an epoch: their secrets are shared in one message
 MIN_COHORT = 3  # with two clients, each could subtract its own vector from the sum
 
 
@@ -24,8 +26,9 @@ class Parameters:
         corrupt: fraction of the cohort that may collude with the server.
         dropout: fraction of the cohort that may drop out.
         min_uploads: uploads required for the round to end with a sum; 0: all but the tolerated dropouts.
-        surplus: losses for which clients add surplus noise, whose seeds are opened as far as there are fewer losses; 0:
-            there is no such noise.
+        surplus: losses for which clients' noise provides; if there are fewer, seeds of as many survivors' noise are
+            opened. 0: there is no such noise.
+        rounds: of an epoch: sums for which the clients set up once.
     """
 
     cohort: int
@@ -36,6 +39,7 @@ class Parameters:
     dropout: Fraction = Fraction(1, 5)
     min_uploads: int = 0
     surplus: int = 0
+    rounds: int = 1
 
     def __post_init__(self) -> None:
         expect(MIN_COHORT <= self.cohort < 1 << 15, f"{MIN_COHORT} <= cohort={self.cohort} < 32768")
@@ -46,6 +50,7 @@ class Parameters:
         expect(max(self.corrupt.denominator, self.dropout.denominator) < 1 << 32, "denominators below 2^32")
         expect(0 <= self.min_uploads <= self.cohort, f"0 <= min_uploads={self.min_uploads} <= cohort={self.cohort}")
         expect(0 <= self.surplus < self.cohort, f"0 <= surplus={self.surplus} < cohort={self.cohort}")
+        expect(1 <= self.rounds <= MAX_EPOCH, f"1 <= rounds={self.rounds} <= {MAX_EPOCH}")
         losses = self.cohort - self.min_survivors
         expect(self.surplus in {0, max(losses, self.surplus)}, f"surplus={self.surplus} noise for {losses} losses")
 
@@ -71,7 +76,7 @@ class Parameters:
 
     @property
     def colluding(self) -> int:
-        """How many clients may collude with the server, or lie."""
+        """The number of clients that may collude with the server, or lie."""
         return _count(self.corrupt, self.cohort)
 
 
@@ -105,7 +110,9 @@ class SecaggPolicy:
 
 @dataclass(frozen=True, kw_only=True)
 class SecaggSession(Session):
-    """One round of one run. Its digest, the context, binds every key, pad and signature of the round.
+    """One round of one run. Its digest, the context, binds every pad and signature of the round.
+
+    The session of an epoch's first round is also that of its set-up, and binds keys and shares.
 
     A client builds it from what it received itself: its digest of the model's bytes, its digest of the round's
     configuration. If a server sends one client another model, the pads of that client cancel with no other pad, and
@@ -121,22 +128,38 @@ class SecaggSession(Session):
 
     parameters: Parameters
 
-    @property
+    @cached_property
     def context(self) -> bytes:
         """The digest that binds keys, pads and signatures to this session."""
         return crypto.digest("context", self.pack())
+
+    def round_binding(self, epoch: bytes, turn: int) -> bytes:
+        """The digest that binds pads and signatures of this round, which is number `turn` of an epoch."""
+        return crypto.digest("round", epoch, pack_number(turn), self.context)
 
     def pack(self) -> bytes:
         """All fields, in fixed widths."""
         p = self.parameters
         fractions = (*p.corrupt.as_integer_ratio(), *p.dropout.as_integer_ratio())
-        numbers = (self.round, p.cohort, p.dim, p.bits, int(p.threat_model), *fractions, p.min_uploads, p.surplus)
+        numbers = (
+            self.round,
+            p.cohort,
+            p.dim,
+            p.bits,
+            int(p.threat_model),
+            *fractions,
+            p.min_uploads,
+            p.surplus,
+            p.rounds,
+        )
         return self.run + self.model + self.config + b"".join(map(pack_number, numbers))
 
     @classmethod
     def read(cls, reader: Reader) -> "SecaggSession":
         run, model, config = reader.take(RUN), reader.take(crypto.KEY), reader.take(crypto.KEY)
-        index, cohort, dim, bits, threat_model, a, b, c, d, min_uploads, surplus = (reader.number() for _ in range(11))
+        index, cohort, dim, bits, threat_model, a, b, c, d, min_uploads, surplus, rounds = (
+            reader.number() for _ in range(12)
+        )
         parameters = Parameters(
             cohort=cohort,
             dim=dim,
@@ -146,6 +169,7 @@ class SecaggSession(Session):
             dropout=Fraction(c, d),
             min_uploads=min_uploads,
             surplus=surplus,
+            rounds=rounds,
         )
         return cls(run=run, round=index, model=model, config=config, parameters=parameters)
 

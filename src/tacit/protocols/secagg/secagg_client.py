@@ -5,10 +5,14 @@ graph as in Bell et al. (CCS 2020). A client adds its own pad to its vector and 
 cancels with that neighbour's. For each client either the seed of its own pad is opened (it uploaded) or the key of the
 others (it dropped out).
 
-All secrets derive from one root of 32 bytes, drawn once. Every reply is a pure function of state and request: a state
-that was restored after a crash gives the same reply again, never a second version of it (which would reuse keys). A
-request that is not exactly what an honest server would send in this phase raises `ProtocolError`; the caller then
-leaves the round. Store the new state before the reply is sent: an old state must not answer a second time.
+A client sets up once for all rounds of an epoch: keys, neighbours, shares of the secrets of every round, and with whom
+it pads. In a round it uploads, agrees and opens. Whoever is lost in a round may take part in the next one
+(`secagg_messages.next_round`).
+
+All secrets derive from one root of 32 bytes, drawn once in an epoch. Every reply is a pure function of state and
+request: a state that was restored after a crash gives the same reply again, never a second version of it (which would
+reuse keys). A request that is not exactly what an honest server would send in this phase raises `ProtocolError`; the
+caller then leaves the round. Store the new state before the reply is sent: an old state must not answer a second time.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -24,14 +28,12 @@ from tacit.protocols.secagg.graph import MAX_DRAWS, NONCE, Circle
 from tacit.protocols.secagg.pads import (
     own_pad_key,
     pack_vector,
-    pad_private_key,
     pair_pad_key,
     pair_secret,
     reduce,
     unpack_vector,
 )
 from tacit.protocols.secagg.secagg_messages import (
-    KEYS,
     Direction,
     Phase,
     Roster,
@@ -43,6 +45,7 @@ from tacit.protocols.secagg.secagg_messages import (
     read_spares,
     sharers_statement,
 )
+from tacit.protocols.secagg.shares import Shared
 from tacit.wire.packing import Reader, Table
 
 
@@ -65,23 +68,24 @@ def answer(state: SecaggClientState, request: bytes) -> tuple[SecaggClientState,
     phases = {state.phase, Phase.SHARE} if state.draws and state.phase is Phase.DRAW else {state.phase}
     sizes = secagg_messages.max_sizes(state.session.parameters)
     frame = secagg_messages.unpack(request, max(sizes[phase].down for phase in phases))
-    expected = (Direction.REQUEST, state.session.round, state.client, state.binding)
+    expected = (Direction.REQUEST, state.session.round, state.client, state.expected_binding)
     if frame.kind not in phases or (frame.direction, frame.round, frame.client, frame.binding) != expected:
         raise ProtocolError(f"Expected a request to {state.phase.name.lower()} in this round, got another message.")
     reader = Reader(frame.body)
     after, body = _STEPS[frame.kind](state, reader)
     reader.expect_end()  # nothing of a longer message was stored or sent
-    header = (frame.kind, Direction.REPLY, state.session.round, state.client, after.binding)
+    binding = state.expected_binding if frame.kind >= Phase.UPLOAD else after.binding
+    header = (frame.kind, Direction.REPLY, state.session.round, state.client, binding)
     return after, secagg_messages.pack(*header, body)
 
 
 def _announce(state: SecaggClientState, _: Reader) -> tuple[SecaggClientState, bytes]:
     draws = state.session.parameters.draws
-    keys, signature = _public_keys(state), b""
+    key, signature = crypto.public_key(_private_key(state)), b""
     committed = graph.commitment(_nonces(state)[0]) if draws else b""
     if state.active_server:
-        signature = crypto.sign(state.identity, announcement_statement(state.binding, state.client, keys, committed))
-    return replace(state, phase=Phase.DRAW if draws else Phase.SHARE), keys + committed + signature
+        signature = crypto.sign(state.identity, announcement_statement(state.binding, state.client, key, committed))
+    return replace(state, phase=Phase.DRAW if draws else Phase.SHARE), key + committed + signature
 
 
 def _draw(state: SecaggClientState, reader: Reader) -> tuple[SecaggClientState, bytes]:
@@ -94,9 +98,9 @@ def _draw(state: SecaggClientState, reader: Reader) -> tuple[SecaggClientState, 
 def _share(state: SecaggClientState, reader: Reader) -> tuple[SecaggClientState, bytes]:
     roster = Roster.read(reader, state.session.parameters)
     circle, binding = _check_roster(state, roster)
-    pad, channel = _private_keys(state)
+    key = _private_key(state)
     near = sorted(roster.entries.keys() - {state.client})
-    shared = {j: crypto.agree(channel, roster.entries[j][KEY:KEYS]) for j in near}
+    shared = {j: crypto.agree(key, roster.entries[j][:KEY]) for j in near}
     shared[state.client] = crypto.derive(state.root, "own share", binding)
     deals = {j: shares.holder_key(shared[j], binding, state.client, j) for j in shared}
     signers = {*near, *circle.committee()} if state.active_server else set()
@@ -107,13 +111,12 @@ def _share(state: SecaggClientState, reader: Reader) -> tuple[SecaggClientState,
         members=circle.members,
         order=circle.order,
         challenge=roster.challenge,
-        pads={j: pair_secret(pad, roster.entries[j][:KEY], binding, state.client, j) for j in near},
+        pads={j: pair_secret(shared[j], binding, state.client, j) for j in near},
         deals=deals,
         holds={j: shares.holder_key(shared[j], binding, j, state.client) for j in shared},
         directory={j: state.directory[j] for j in signers},
-        noise_seed=b"",
     )
-    return after, _deal(state, circle.parameters.threshold, binding, deals)
+    return after, _deal(after, circle.parameters.threshold)
 
 
 def _check(state: SecaggClientState, reader: Reader) -> tuple[SecaggClientState, bytes]:
@@ -121,58 +124,87 @@ def _check(state: SecaggClientState, reader: Reader) -> tuple[SecaggClientState,
     if crypto.digest("challenge", challenge) != state.challenge:
         raise ProtocolError("The challenge is not the one that the server has committed to.")
     _check_present(state, dealers, "has shared its secrets")
-    p = state.session.parameters
-    rows = np.array([shares.elements(state.holds[j], p) for j in sorted(dealers & state.holds.keys())])
-    body = shares.to_bytes(shares.answers(rows, challenge, state.binding))
-    return replace(state, phase=Phase.UPLOAD, challenge=b""), body
+    p, noisy = state.session.parameters, state.noise_dealers
+    rows = [shares.elements(state.holds[j], p, noisy=j in noisy) for j in sorted(dealers & state.holds.keys())]
+    body = shares.to_bytes(shares.answers_about(rows, challenge, state.binding))
+    return replace(state, phase=Phase.CONFIRM, challenge=b""), body
+
+
+def _confirm(state: SecaggClientState, reader: Reader) -> tuple[SecaggClientState, bytes]:
+    sharers, disputed = reader.subset(state.members), read_disputed(reader, state.session.parameters)
+    _check_present(state, sharers, "has shared its secrets")
+    if not disputed <= state.pads.keys() & sharers:
+        raise ProtocolError("Expected disputes with neighbours that have shared their secrets, got other clients.")
+    signature = b""
+    if state.active_server:
+        signature = crypto.sign(state.identity, sharers_statement(state.binding, state.members, sharers))
+    after = replace(
+        state,
+        phase=Phase.UPLOAD,
+        sharers=sharers,
+        disputed=disputed,
+        pads=_only(state.pads, sharers),
+        holds=_only(state.holds, sharers),
+    )
+    return after, signature
 
 
 def _upload(state: SecaggClientState, reader: Reader) -> tuple[SecaggClientState, bytes]:
-    sharers, disputed = reader.subset(state.members), read_disputed(reader, state.session.parameters)
     if not state.vector:
         raise ProtocolError("This client has no vector yet: it cannot upload.")
-    _check_present(state, sharers, "has shared its secrets")
-    near = sorted(state.pads.keys() & sharers)
-    if not disputed <= set(near):
-        raise ProtocolError("Expected disputes with neighbours that have shared their secrets, got other clients.")
-    signature = b""
-    if state.active_server and state.session.parameters.draws:
-        signature = crypto.sign(state.identity, sharers_statement(state.binding, state.members, sharers))
-    escrowed = [_escrowed(state, j) for j in near]
-    spares = [_spare(state, j) for j in sorted(disputed)]
-    body = b"".join((signature, *escrowed, *spares, padded_vector(state, near)))
+    if state.active_server and not (state.confirmed and reader.at_end):  # a server repeats itself if a reply was lost
+        _check_quorum(state, reader, state.sharers, sharers_statement(state.binding, state.members, state.sharers))
+    near, binding, p = sorted(state.pads), state.expected_binding, state.session.parameters
+    secrets = {j: pads.round_secret(state.pads[j], binding, state.client, j) for j in near}
+    escrowed = [_escrow_secret(state, j, secrets[j], binding) for j in near]
+    spares = [_spare(state, j, secrets[j]) for j in sorted(state.disputed)]
+    noise = b""
+    if state.client in state.noise_dealers:
+        noise = shares.wrap(state.noise_seed, _secret(state, Shared.NOISE, state.turn), binding, state.client)
+    body = b"".join((*escrowed, *spares, noise, pad_vector(state, secrets)))
+    last = state.turn == p.rounds - 1
     after = replace(
         state,
         phase=Phase.AGREE if state.active_server else Phase.OPEN,
-        root=b"",
+        root=b"" if last else state.root,
+        deals={} if last else state.deals,
         vector=b"",
-        sharers=sharers,
-        pads=_only(state.pads, sharers),
-        deals={},
-        holds=_only(state.holds, sharers),
+        noise_seed=b"",
+        confirmed=True,
     )
     return after, body
 
 
 def _agree(state: SecaggClientState, reader: Reader) -> tuple[SecaggClientState, bytes]:
     survivors = _read_survivors(state, reader)
-    statement = agreement_statement(state.binding, state.members, state.sharers, survivors)
-    signature = crypto.sign(state.identity, statement)
-    return replace(state, phase=Phase.OPEN, survivors=survivors, identity=b""), signature
+    signature = crypto.sign(state.identity, agreement_statement(state.expected_binding, state.members, survivors))
+    return replace(state, phase=Phase.OPEN, survivors=survivors), signature
 
 
 def _open(state: SecaggClientState, reader: Reader) -> tuple[SecaggClientState, bytes]:
-    survivors = _read_survivors(state, reader)
+    survivors = reader.subset(state.members) if state.active_server else _read_survivors(state, reader)
     spares = read_spares(reader, state.session.parameters)
     if state.active_server:
-        _check_agreement(state, survivors, reader)
+        if survivors != state.survivors:  # those were checked
+            raise ProtocolError("The survivors are not those that this client has signed.")
+        statement = agreement_statement(state.expected_binding, state.members, survivors)
+        _check_quorum(state, reader, survivors, statement)
     if not all(j in state.holds.keys() & survivors and lost in state.sharers - survivors for j, lost in spares):
         raise ProtocolError("Expected spare shares of survivors' secrets with dropouts, got a request for others.")
-    body = b"".join(_revealed(state, j, survivors) for j in sorted(state.holds))
-    opened = [shares.spare_elements(state.holds[j], state.binding, lost) for j, lost in spares]
+    removed = shares.noise_removed(state.session.parameters, survivors)
+    body = b"".join(_reveal(state, j, survivors, removed) for j in sorted(state.holds))
+    opened = [shares.spare_elements(state.holds[j], state.expected_binding, lost) for j, lost in spares]
     body += b"".join(map(shares.to_bytes, opened))
-    closed = SecaggClientState(
+    return _after_round(state), body
+
+
+def _after_round(state: SecaggClientState) -> SecaggClientState:
+    """The state after a round: without its secrets, and after the last round without those of the epoch."""
+    if state.turn < state.session.parameters.rounds - 1:
+        return replace(state, phase=Phase.CLOSED, survivors=frozenset())
+    return SecaggClientState(
         session=state.session,
+        turn=state.turn,
         client=state.client,
         min_announced=state.min_announced,
         phase=Phase.CLOSED,
@@ -180,7 +212,6 @@ def _open(state: SecaggClientState, reader: Reader) -> tuple[SecaggClientState, 
         root=b"",
         used=state.used,
     )
-    return closed, body
 
 
 _STEPS: dict[Phase, Callable[[SecaggClientState, Reader], tuple[SecaggClientState, bytes]]] = {
@@ -188,39 +219,36 @@ _STEPS: dict[Phase, Callable[[SecaggClientState, Reader], tuple[SecaggClientStat
     Phase.DRAW: _draw,
     Phase.SHARE: _share,
     Phase.CHECK: _check,
+    Phase.CONFIRM: _confirm,
     Phase.UPLOAD: _upload,
     Phase.AGREE: _agree,
     Phase.OPEN: _open,
 }
 
 
-def padded_vector(state: SecaggClientState, neighbours: list[int]) -> bytes:
+def pad_vector(state: SecaggClientState, secrets: Table) -> bytes:
     """The vector with its own pad and those of its neighbours (Bonawitz et al., Figure 4, round 2)."""
-    p = state.session.parameters
+    p, binding = state.session.parameters, state.expected_binding
     total = unpack_vector(state.vector, p.dim, p.bits).copy()
-    own = own_pad_key(_seed(state, state.binding), state.binding, state.client)
-    keys = {j: pair_pad_key(state.pads[j], state.binding, state.client, j) for j in neighbours}
-    added = [own, *(keys[j] for j in neighbours if j < state.client)]
-    pads.add_pads(total, added, [keys[j] for j in neighbours if j > state.client])
+    own = own_pad_key(_secret(state, Shared.SEED, state.turn), binding, state.client)
+    keys = {j: pair_pad_key(secret, binding, state.client, j) for j, secret in secrets.items()}
+    added = [own, *(key for j, key in keys.items() if j < state.client)]
+    pads.add_pads(total, added, [key for j, key in keys.items() if j > state.client])
     return pack_vector(reduce(total, p.bits), p.bits)
 
 
-def _escrowed(state: SecaggClientState, neighbour: int) -> bytes:
-    """The secret of a pad, which can be read if the neighbour drops out, whatever key it has shared.
-
-    This client may have dropped out by then, too.
-    """
-    row = shares.elements(state.holds[neighbour], state.session.parameters)
-    part = shares.secret_part(row, shares.PAD)
-    return shares.escrow(state.pads[neighbour], part, state.binding, neighbour, state.client)
+def _escrow_secret(state: SecaggClientState, neighbour: int, secret: bytes, binding: bytes) -> bytes:
+    """The secret of a pad, which can be read if the neighbour drops out, and this client, too, by then."""
+    part = shares.elements_of(state.holds[neighbour], state.session.parameters, Shared.PAD, state.turn)
+    return shares.escrow(secret, part, binding, neighbour, state.client)
 
 
-def _spare(state: SecaggClientState, neighbour: int) -> bytes:
+def _spare(state: SecaggClientState, neighbour: int, secret: bytes) -> bytes:
     """The same secret, shared among all holders: for a neighbour whose share at this client is disputed."""
     keys = [state.deals[j] for j in sorted(state.deals)]
-    elements = [shares.spare_elements(key, state.binding, neighbour) for key in keys]
+    elements = [shares.spare_elements(key, state.expected_binding, neighbour) for key in keys]
     none = np.zeros(0, np.uint64)
-    return shares.corrections([state.pads[neighbour]], none, elements, state.circle.parameters.threshold)
+    return shares.corrections([secret], none, elements, state.circle.parameters.threshold)
 
 
 def _only(table: Table, clients: Iterable[int]) -> dict[int, bytes]:
@@ -230,35 +258,29 @@ def _only(table: Table, clients: Iterable[int]) -> dict[int, bytes]:
 # Secrets, all derived from the root
 
 
-def _private_keys(state: SecaggClientState) -> tuple[PrivateKey, PrivateKey]:
-    """The private halves of the pad key and the channel key; fresh in every session."""
-    context = state.session.context
-    pad = pad_private_key(_pad_secret(state), context, state.client)
-    return pad, crypto.load_key(crypto.derive(state.root, "channel key", context))
+def _private_key(state: SecaggClientState) -> PrivateKey:
+    """The private key of the epoch, from which all that neighbours have in common derives."""
+    return crypto.load_key(crypto.derive(state.root, "key", state.session.context))
 
 
-def _pad_secret(state: SecaggClientState) -> bytes:
-    return crypto.derive(state.root, "pad secret", state.session.context, length=shares.SECRET)
-
-
-def _seed(state: SecaggClientState, binding: bytes) -> bytes:
-    return crypto.derive(state.root, "seed", binding, length=shares.SECRET)
-
-
-def _public_keys(state: SecaggClientState) -> bytes:
-    return b"".join(map(crypto.public_key, _private_keys(state)))
+def _secret(state: SecaggClientState, secret: Shared, turn: int) -> bytes:
+    """One of this client's secrets in one round."""
+    return crypto.derive(state.root, secret.name.lower(), state.binding, turn, length=shares.SECRET)
 
 
 def _nonces(state: SecaggClientState) -> list[bytes]:
     return graph.chain(crypto.derive(state.root, "nonces", state.session.context))
 
 
-def _deal(state: SecaggClientState, threshold: int, binding: bytes, deals: Table) -> bytes:
-    """What this client publishes about its secrets."""
-    p = state.session.parameters
-    masks = shares.uniform(shares.PADS, crypto.derive(state.root, "masks", binding))
-    secrets = [_seed(state, binding), _pad_secret(state), *shares.noise_chain(state.noise_seed, p)]
-    return shares.corrections(secrets, masks, [shares.elements(deals[j], p) for j in sorted(deals)], threshold)
+def _deal(state: SecaggClientState, threshold: int) -> bytes:
+    """Deal shares of this client's secrets in all rounds to its holders."""
+    p, noisy = state.session.parameters, state.client in state.noise_dealers
+    masks = shares.uniform(shares.PADS, crypto.derive(state.root, "masks", state.binding))
+    kept = [secret for secret in Shared if noisy or secret is not Shared.NOISE]
+    places = {shares.place_of(p, secret, turn): (secret, turn) for secret in kept for turn in range(p.rounds)}
+    secrets = [_secret(state, *places[place]) for place in sorted(places)]
+    held = [shares.elements(state.deals[j], p, noisy=noisy) for j in sorted(state.deals)]
+    return shares.corrections(secrets, masks, held, threshold)
 
 
 # What a client requires before it answers
@@ -269,15 +291,14 @@ def _check_roster(state: SecaggClientState, roster: Roster) -> tuple[Circle, byt
     members, p = tuple(sorted({*roster.entries, *roster.digests})), state.session.parameters
     if not state.min_announced <= len(members) <= p.cohort:
         raise ProtocolError(f"Expected {state.min_announced} to {p.cohort} clients, got {len(members)}.")
-    keys = {j: entry[:KEYS] for j, entry in roster.entries.items()}
-    if keys.get(state.client) != _public_keys(state):
-        raise ProtocolError("The roster does not contain this client's own keys.")
-    single = [key for both in keys.values() for key in (both[:KEY], both[KEY:])]
-    if len(set(single)) != len(single):
+    keys = {j: entry[:KEY] for j, entry in roster.entries.items()}
+    if keys.get(state.client) != crypto.public_key(_private_key(state)):
+        raise ProtocolError("The roster does not contain this client's own key.")
+    if len(set(keys.values())) != len(keys):
         raise ProtocolError("Two clients announced the same key.")
     nonces = _check_nonces(state, roster) if p.draws else {}
     committed = {j: graph.commitment(nonce, state.draws) for j, nonce in nonces.items()}
-    digests = {j: graph.keys_digest(both) for j, both in keys.items()} | {j: d[:KEY] for j, d in roster.digests.items()}
+    digests = {j: graph.key_digest(key) for j, key in keys.items()} | {j: d[:KEY] for j, d in roster.digests.items()}
     leaves = {j: digests[j] + committed.get(j, b"") for j in members}
     digest = graph.roster_digest(state.binding, leaves)
     if p.draws and digest != state.roster:
@@ -291,13 +312,13 @@ def _check_roster(state: SecaggClientState, roster: Roster) -> tuple[Circle, byt
 
 
 def roster_binding(roster: bytes, order: bytes, challenge: bytes) -> bytes:
-    """What binds every key, pad and signature once the roster is known."""
+    """The digest that binds every key, pad and signature once the roster is known."""
     return crypto.digest("binding", roster, order, challenge)
 
 
 def _check_nonces(state: SecaggClientState, roster: Roster) -> dict[int, bytes]:
     """All clients' nonces of the last draw; whether they open the commitments shows the roster's digest."""
-    nonces = {j: entry[KEYS : KEYS + NONCE] for j, entry in roster.entries.items()}
+    nonces = {j: entry[KEY : KEY + NONCE] for j, entry in roster.entries.items()}
     if not state.draws or nonces[state.client] != _nonces(state)[state.draws - 1]:
         raise ProtocolError("The roster does not contain the nonce that this client has opened.")
     return nonces | {j: digest[KEY:] for j, digest in roster.digests.items()}
@@ -307,8 +328,8 @@ def _check_signatures(state: SecaggClientState, roster: Roster, committed: Mappi
     if not {*roster.entries, *roster.digests} <= state.directory.keys():
         raise ProtocolError("The roster contains clients that are not in the directory.")
     for j in roster.entries.keys() - {state.client}:  # its own keys were compared
-        keys, signature = roster.entries[j][:KEYS], roster.entries[j][-SIGNATURE:]
-        statement = announcement_statement(state.binding, j, keys, committed.get(j, b""))
+        key, signature = roster.entries[j][:KEY], roster.entries[j][-SIGNATURE:]
+        statement = announcement_statement(state.binding, j, key, committed.get(j, b""))
         crypto.verify(state.directory[j], signature, statement)
 
 
@@ -334,36 +355,23 @@ def _read_survivors(state: SecaggClientState, reader: Reader) -> frozenset[int]:
     return survivors
 
 
-def _check_agreement(state: SecaggClientState, survivors: frozenset[int], reader: Reader) -> None:
-    """A quorum of the committee must have signed what this client has, and on sparse graphs its neighbours' uploads."""
-    if survivors != state.survivors:
-        raise ProtocolError("The survivors are not those that this client has signed.")
+def _check_quorum(state: SecaggClientState, reader: Reader, signers: frozenset[int], statement: bytes) -> None:
+    """A quorum of the committee must have signed what this client has."""
     circle = state.circle
     signatures = read_signatures(reader, state.members, len(state.members))
-    if not signatures.keys() <= circle.committee() & survivors:
+    if not signatures.keys() <= circle.committee() & signers:
         raise ProtocolError("Received signatures of dropouts, or of clients that are not in the committee.")
-    statement = agreement_statement(state.binding, state.members, state.sharers, survivors)
     for j, signature in signatures.items():
         crypto.verify(state.directory[j], signature, statement)
     if len(signatures) < circle.parameters.quorum:
-        raise ProtocolError(
-            f"Expected {circle.parameters.quorum} clients to have signed the survivors, got {len(signatures)}."
-        )
-    if state.session.parameters.draws:
-        padded = sharers_statement(state.binding, state.members, state.sharers)
-        for j in sorted(state.pads.keys() & survivors):
-            crypto.verify(state.directory[j], reader.take(SIGNATURE), padded)
+        raise ProtocolError(f"Expected {circle.parameters.quorum} clients to have signed, got {len(signatures)}.")
 
 
-def _revealed(state: SecaggClientState, client: int, survivors: frozenset[int]) -> bytes:
-    """What may be revealed about a client: a share of its seed if it uploaded, of its pads' secret if it dropped out.
+def _reveal(state: SecaggClientState, client: int, survivors: frozenset[int], removed: frozenset[int]) -> bytes:
+    """Reveal one share of a client: of its seed if it uploaded, of its pads' secret if it dropped out.
 
-    With surplus noise, also a share of a survivor's noise seed, at the level that follows from the number of survivors.
+    Also one share of the key of its noise, if its noise is removed.
     """
-    p = state.session.parameters
-    row = shares.elements(state.holds[client], p)
-    if client not in survivors:
-        return shares.to_bytes(shares.secret_part(row, shares.PAD))
-    level = shares.level_of(p, len(survivors))
-    noise = shares.to_bytes(shares.secret_part(row, shares.NOISE + level - 1)) if level else b""
-    return shares.to_bytes(shares.secret_part(row, shares.SEED)) + noise
+    wanted = [Shared.SEED if client in survivors else Shared.PAD, *[Shared.NOISE] * (client in removed)]
+    held = (shares.elements_of(state.holds[client], state.session.parameters, each, state.turn) for each in wanted)
+    return b"".join(map(shares.to_bytes, held))

@@ -1,13 +1,15 @@
 """The messages of secure aggregation, and a client's state between two of them, as bytes.
 
-There is a request and a reply in each phase, in frames of `tacit.protocols.kit`.
+There is a request and a reply in each phase, in frames of `tacit.protocols.kit`. An epoch begins with the phases of its
+set-up, of which each occurs once. The phases of a round follow, for every round of the epoch.
 
 The kind of a frame is its phase, with the highest bit set in replies, and its body is::
 
     round u32 | client u32 | binding 32s | fields of the phase
 
-The binding is the session's context until a client knows the roster, and from then on a digest of the roster, of the
-drawn nonces and of the server's commitment to its challenge. Bodies consist of the tables and sets of
+The binding is the session's context until a client knows the roster; then a digest of the roster, of the drawn nonces
+and of the server's commitment to its challenge; and in a round, a digest of that, of the round's place in the epoch,
+and of the round's session. Bodies consist of the tables and sets of
 `tacit.wire.packing`. A server does not ask for shares: which of a client's two shares a holder reveals follows from the
 survivors, so a message that asks for both cannot be written. What is revealed about several clients is in their order.
 """
@@ -29,7 +31,7 @@ from tacit.protocols.secagg import shares
 from tacit.protocols.secagg.graph import NONCE, Circle, ThreatModel
 from tacit.protocols.secagg.pads import PAIR, Vector, pack_vector
 from tacit.protocols.secagg.parameters import Parameters, SecaggPolicy, SecaggSession
-from tacit.protocols.secagg.shares import ELEMENT, NOISE_SHARE, SECRET, SHARE
+from tacit.protocols.secagg.shares import ELEMENT, SECRET, SHARE
 from tacit.wire.packing import (
     CLIENT_LIMIT,
     Reader,
@@ -45,21 +47,21 @@ from tacit.wire.packing import (
 _ADDRESS = struct.Struct("<II32s")
 PREAMBLE = kit.HEADER + _ADDRESS.size
 _REPLY_BIT = 0x80
-KEYS = 2 * KEY  # a pad key and a channel key, both X25519
 _PAIR = 8  # bytes of two clients' numbers
 
 
 class Phase(IntEnum):
-    """What the server requests from a client, in this order."""
+    """The server's requests to a client, in this order."""
 
-    ANNOUNCE = 0  # fresh public keys (Bonawitz et al.: AdvertiseKeys), and a commitment to nonces
+    ANNOUNCE = 0  # a fresh public key (Bonawitz et al.: AdvertiseKeys), and a commitment to nonces
     DRAW = 1  # a nonce, from which the clients' order follows; only if the graph is sparse
     SHARE = 2  # corrections for the secrets of pads (ShareKeys) and of surplus noise
     CHECK = 3  # whether the others' shares fit
-    UPLOAD = 4  # the padded vector (MaskedInputCollection)
-    AGREE = 5  # a signature on the set of survivors; against an active server only (ConsistencyCheck)
-    OPEN = 6  # the shares that remove pads (Unmasking), and surplus noise
-    CLOSED = 7  # the client answers no further request
+    CONFIRM = 4  # a signature on the sharers, with whom all clients pad in every round; the end of the set-up
+    UPLOAD = 5  # the padded vector (MaskedInputCollection)
+    AGREE = 6  # a signature on the set of survivors; against an active server only (ConsistencyCheck)
+    OPEN = 7  # the shares that remove pads (Unmasking), and surplus noise
+    CLOSED = 8  # the client answers no further request in this round
 
 
 class Direction(IntEnum):
@@ -91,7 +93,7 @@ def unpack(data: bytes, limit: int) -> SecaggFrame:
         raise ProtocolError(f"Expected a frame of {PREAMBLE} to {limit} bytes, got {len(data)}.")
     frame = kit.unpack_frame(ProtocolId.SECAGG, data, limit)
     phase, direction = frame.kind & ~_REPLY_BIT, Direction.REPLY if frame.kind & _REPLY_BIT else Direction.REQUEST
-    if phase > Phase.OPEN:
+    if phase >= Phase.CLOSED:
         raise ProtocolError(f"Expected a phase of secure aggregation, got {phase}.")
     index, client, binding = _ADDRESS.unpack_from(frame.body)
     return SecaggFrame(Phase(phase), frame.body[_ADDRESS.size :], direction, index, client, binding)
@@ -100,21 +102,19 @@ def unpack(data: bytes, limit: int) -> SecaggFrame:
 # Statements that clients sign
 
 
-def announcement_statement(context: bytes, client: int, keys: bytes, committed: bytes) -> bytes:
-    """What a client signs when it announces its keys, and its commitment to nonces."""
-    return crypto.digest("announced", context, pack_number(client), keys, committed)
+def announcement_statement(context: bytes, client: int, key: bytes, committed: bytes) -> bytes:
+    """The statement that a client signs with its announcement: its key, and its commitment to nonces."""
+    return crypto.digest("announced", context, pack_number(client), key, committed)
 
 
 def sharers_statement(binding: bytes, members: tuple[int, ...], sharers: frozenset[int]) -> bytes:
-    """What a client signs with its upload: with whom it may have padded."""
-    return crypto.digest("padded", binding, pack_subset(sharers, members))
+    """The statement that a client signs at the end of the set-up: the clients with whom it will pad."""
+    return crypto.digest("sharers", binding, pack_subset(sharers, members))
 
 
-def agreement_statement(
-    binding: bytes, members: tuple[int, ...], sharers: frozenset[int], survivors: frozenset[int]
-) -> bytes:
-    """What a client signs about the sharers and the survivors."""
-    return crypto.digest("agreed", binding, pack_subset(sharers, members), pack_subset(survivors, members))
+def agreement_statement(binding: bytes, members: tuple[int, ...], survivors: frozenset[int]) -> bytes:
+    """The statement that a client signs about the survivors of a round."""
+    return crypto.digest("agreed", binding, pack_subset(survivors, members))
 
 
 # Bodies and their sizes
@@ -122,7 +122,7 @@ def agreement_statement(
 
 @dataclass(frozen=True)
 class Widths:
-    """Bytes of what a client announces, and of its entries in rosters."""
+    """Bytes of a client's announcement, and of its entries in rosters."""
 
     announcement: int
     entry: int
@@ -131,7 +131,7 @@ class Widths:
     @classmethod
     def of(cls, p: Parameters) -> "Widths":
         signature = SIGNATURE if p.threat_model is ThreatModel.ACTIVE_SERVER else 0
-        return cls(KEYS + KEY * p.draws + signature, KEYS + NONCE * p.draws + signature)
+        return cls(KEY + KEY * p.draws + signature, KEY + NONCE * p.draws + signature)
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,7 @@ class Roster:
 
     Attributes:
         challenge: a commitment to the challenge of the phase `CHECK`.
-        entries: keys, nonces and signatures of the recipient's neighbours and of itself.
+        entries: key, nonce and signature of each of the recipient's neighbours and of itself.
         digests: of the keys of all others, and their nonces.
     """
 
@@ -177,7 +177,7 @@ def pack_signatures(signatures: Mapping[int, bytes], members: tuple[int, ...]) -
 
 
 def pack_disputed(clients: Iterable[int]) -> bytes:
-    """The clients whose shares at a holder are disputed, as in its request to upload."""
+    """The clients whose shares at a holder are disputed, as in its request to confirm the sharers."""
     return pack_table(dict.fromkeys(sorted(clients), b""), 0)
 
 
@@ -198,26 +198,28 @@ def read_spares(reader: Reader, p: Parameters) -> list[tuple[int, int]]:
 
 
 def _frame_sizes(
-    p: Parameters, holders: int, corrected: int, quorum: int, revealed: int, disputes: int
+    p: Parameters, holders: int, corrected: int, quorum: int, disputes: int, *, noisy: bool
 ) -> dict[Phase, Traffic]:
-    """Bytes of one client by phase, from the number of entries in its tables."""
-    others, upload = p.cohort - holders, packed_size(p.dim, p.bits) + SECRET * (holders - 1)
+    """Bytes of one client by phase, from the number of entries in its tables.
+
+    `noisy`: with the shares of its noise, and of that of all its neighbours.
+    """
+    others = p.cohort - holders
+    upload = packed_size(p.dim, p.bits) + SECRET * (holders - 1) + KEY * noisy + SHARE * corrected * disputes
     widths, bitset = Widths.of(p), (p.cohort + 7) // 8
     active = p.threat_model is ThreatModel.ACTIVE_SERVER
-    consent = active * (bitset + SIGNATURE * (quorum + p.draws * (holders - 1)))
+    consent = active * (bitset + SIGNATURE * quorum)
     roster = KEY + table_size(holders, widths.entry) + table_size(others, widths.digest)
     bodies = {
         Phase.ANNOUNCE: (widths.announcement, 0),
         Phase.DRAW: (NONCE, KEY),
-        Phase.SHARE: (ELEMENT * shares.columns(p) * corrected, roster),
+        Phase.SHARE: (ELEMENT * shares.columns(p, noisy=noisy) * corrected, roster),
         Phase.CHECK: (shares.ANSWER * holders, KEY + bitset),
-        Phase.UPLOAD: (
-            SIGNATURE * (active and p.draws) + upload + SHARE * corrected * disputes,
-            bitset + table_size(disputes, 0),
-        ),
+        Phase.CONFIRM: (SIGNATURE * active, bitset + table_size(disputes, 0)),
+        Phase.UPLOAD: (upload, consent),
         Phase.AGREE: (SIGNATURE, bitset),
         Phase.OPEN: (
-            revealed * holders + SHARE * holders * disputes,
+            (1 + noisy) * SHARE * holders + SHARE * holders * disputes,
             bitset + table_size(holders * disputes, _PAIR) + consent,
         ),
     }
@@ -227,7 +229,7 @@ def _frame_sizes(
 @lru_cache(maxsize=64)
 def max_sizes(p: Parameters) -> Mapping[Phase, Traffic]:
     """The longest valid frames, on a complete graph."""
-    return _frame_sizes(p, p.cohort, p.cohort, p.cohort, SHARE + NOISE_SHARE, p.colluding)
+    return _frame_sizes(p, p.cohort, p.cohort, p.cohort, p.colluding, noisy=True)
 
 
 def max_reply_size(p: Parameters) -> int:
@@ -235,37 +237,66 @@ def max_reply_size(p: Parameters) -> int:
     return max(size.up for size in max_sizes(p).values())
 
 
-def phase_bytes(p: Parameters) -> dict[Phase, Traffic]:
-    """Bytes of each client by phase if nobody drops out or lies; all clients have equally many neighbours.
+def phase_bytes(p: Parameters, *, first: bool = True) -> dict[Phase, Traffic]:
+    """Bytes of each client by phase if nobody drops out or lies, without surplus noise; all clients have the same.
+
+    Of a round, and if it is the `first` of an epoch, also those of the epoch's set-up.
 
     Example:
         >>> sizes = phase_bytes(Parameters(cohort=100, dim=8316))
         >>> sizes[Phase.UPLOAD].up - 4 * 8316, sum(each.up + each.down for each in sizes.values())
-        (920, 54645)
+        (856, 52530)
     """
     graph = p.graph(p.cohort)
     holders = graph.degree + 1
-    revealed = SHARE + (NOISE_SHARE if shares.level_of(p, p.cohort) else 0)
-    sizes = _frame_sizes(p, holders, holders - graph.threshold + 1, graph.quorum, revealed, 0)
+    sizes = _frame_sizes(p, holders, holders - graph.threshold + 1, graph.quorum, 0, noisy=False)
     if p.threat_model is not ThreatModel.ACTIVE_SERVER:
         del sizes[Phase.AGREE]
     if not p.draws:
         del sizes[Phase.DRAW]
+    if not first:
+        sizes = {phase: size for phase, size in sizes.items() if phase >= Phase.UPLOAD}
+        sizes[Phase.UPLOAD] = replace(sizes[Phase.UPLOAD], down=PREAMBLE)
+    return sizes
+
+
+def by_part(sizes: Mapping[Phase, Traffic]) -> dict[str, Traffic]:
+    """The traffic of an epoch's set-up, and of each phase of its rounds."""
+    parts: dict[str, Traffic] = {}
+    for phase, size in sorted(sizes.items()):
+        name = phase.name.lower() if phase >= Phase.UPLOAD else "set-up"
+        parts[name] = parts.get(name, Traffic()) + size
+    return parts
+
+
+def cohort_bytes(p: Parameters, *, first: bool = True) -> dict[Phase, Traffic]:
+    """Bytes of all clients by phase if nobody drops out or lies; as `phase_bytes`.
+
+    With surplus noise they are not the same for all: some clients share keys for the seeds of their noise and upload
+    these seeds, and the keys' holders open them.
+    """
+    graph, sizes = p.graph(p.cohort), {phase: size * p.cohort for phase, size in phase_bytes(p, first=first).items()}
+    if first:
+        sizes[Phase.SHARE] += Traffic(up=SHARE * p.surplus * p.rounds * (graph.degree + 2 - graph.threshold))
+    sizes[Phase.UPLOAD] += Traffic(up=KEY * p.surplus)
+    sizes[Phase.OPEN] += Traffic(up=SHARE * p.surplus * (graph.degree + 1))
     return sizes
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class SecaggClientState:
-    """What a client keeps between two messages. It contains secrets: store its bytes as securely as the client's data.
+    """A client's memory between two messages. It contains secrets: store its bytes as securely as the client's data.
 
-    Data that is no longer needed is removed from the next state.
+    Data that is no longer needed is removed from the next state: what concerns one round when the round ends, and what
+    concerns the epoch when its last round ends.
 
     Attributes:
         session: the round, as this client sees it.
+        turn: its number in the epoch.
         client: its number.
         min_announced: clients that must announce, by its policy.
         phase: the only request that it will answer next.
-        binding: what the next request must carry: the context, then the digest of roster, order and challenge.
+        binding: what requests of the set-up must carry: the context, then the digest of roster, order and challenge.
         root: from which its secrets derive.
         identity: its Ed25519 secret; empty where identities are not used.
         directory: the identities known in advance, by client.
@@ -276,15 +307,18 @@ class SecaggClientState:
         order: the seed of the clients' order.
         challenge: the server's commitment to its challenge.
         pads: the secrets of its pads with its neighbours.
-        deals: the keys of the holders' shares of its secrets, until it has uploaded.
+        deals: the keys of the holders' shares of its secrets.
         holds: the keys of its shares of others' secrets, and of its own.
-        sharers: with whom it has padded.
+        sharers: with whom it pads.
+        disputed: neighbours with whom it disagrees about a share.
+        confirmed: whether it has seen that a quorum has signed these sharers.
         survivors: who uploaded, once this client has signed it.
-        noise_seed: of its surplus noise; empty without such noise, and once it is shared.
+        noise_seed: of its noise; empty without surplus noise, and once it has uploaded.
         used: the contexts of sessions that it has joined before.
     """
 
     session: SecaggSession
+    turn: int = 0
     client: int
     min_announced: int
     phase: Phase = Phase.ANNOUNCE
@@ -302,6 +336,8 @@ class SecaggClientState:
     deals: Table = field(default_factory=dict)
     holds: Table = field(default_factory=dict)
     sharers: frozenset[int] = frozenset()
+    disputed: frozenset[int] = frozenset()
+    confirmed: bool = False
     survivors: frozenset[int] = frozenset()
     noise_seed: bytes = b""
     used: tuple[bytes, ...] = ()
@@ -319,15 +355,28 @@ class SecaggClientState:
         """The clients in their order, once the roster is known."""
         return Circle(self.members, self.session.parameters.graph(len(self.members)), self.order)
 
+    @property
+    def expected_binding(self) -> bytes:
+        """What the next request must carry."""
+        in_round = self.phase >= Phase.UPLOAD
+        return self.session.round_binding(self.binding, self.turn) if in_round else self.binding
+
+    @property
+    def noise_dealers(self) -> frozenset[int]:
+        """The clients whose noise may be removed, once the roster is known."""
+        return shares.noise_dealers(self.session.parameters, self.members)
+
     def to_bytes(self) -> bytes:
         """For storage between two messages."""
-        numbers = map(pack_number, (self.client, self.min_announced, self.phase, self.draws))
+        numbers = map(
+            pack_number, (self.client, self.min_announced, self.phase, self.draws, self.turn, int(self.confirmed))
+        )
         keys = (self.root, self.identity, self.noise_seed, self.roster, self.order, self.challenge)
         used = dict(enumerate(self.used))
         tables = [pack_table(table, KEY) for table in (self.directory, self.deals, self.holds, used)]
         tables.append(pack_table(self.pads, PAIR))
         roster = pack_table(dict.fromkeys(self.members, b""), 0)
-        roster += pack_subset(self.sharers, self.members) + pack_subset(self.survivors, self.members)
+        roster += b"".join(pack_subset(each, self.members) for each in (self.sharers, self.disputed, self.survivors))
         fields = (*numbers, self.binding, *map(pack_chunk, (*keys, self.vector)), *tables)
         return pack_state(ProtocolId.SECAGG, self.session.pack(), roster, *fields)
 
@@ -343,11 +392,14 @@ class SecaggClientState:
             session=session,
             members=members,
             sharers=reader.subset(members),
+            disputed=reader.subset(members),
             survivors=reader.subset(members),
             client=reader.number(),
             min_announced=reader.number(),
             phase=Phase(reader.number()),
             draws=reader.number(),
+            turn=reader.number(),
+            confirmed=bool(reader.number()),
             binding=reader.take(KEY),
             root=read_optional_key(reader),
             identity=read_optional_key(reader),
@@ -376,19 +428,17 @@ def join_round(
     *,
     identity: bytes = b"",
     directory: Mapping[int, bytes] | None = None,
-    noise_seed: bytes = b"",
     earlier: SecaggClientState | None = None,
     entropy: Entropy = crypto.system_entropy,
 ) -> SecaggClientState:
-    """The state of a client that was invited to a round.
+    """The state of a client that was invited to an epoch, for its first round.
 
     Args:
-        session: built from what this client received itself.
+        session: of that round, built from what this client received itself.
         client: its number.
         policy: the minimum security it requires; weaker parameters raise `ProtocolError`.
         identity: its Ed25519 secret; required against an active server.
         directory: Ed25519 public keys of all who may take part, known in advance; required against an active server.
-        noise_seed: the seed of the surplus noise in its vector; required if the parameters have such noise.
         earlier: its state of the last round that it joined, which remembers the sessions it has used; None: the first.
         entropy: source of its secrets: the operating system's everywhere but in tests.
     """
@@ -396,8 +446,6 @@ def join_round(
     used = () if earlier is None else (*earlier.used, earlier.session.context)
     if session.context in used:
         raise ProtocolError("This session was used before. Use another config for every attempt of a round.")
-    length = KEY if session.parameters.surplus else 0
-    expect(len(noise_seed) == length, f"a noise seed of {length} bytes, got {len(noise_seed)}")
     expect(0 <= client < CLIENT_LIMIT, f"0 <= client={client} < 2^32")
     public_keys = dict(directory or {})
     if session.parameters.threat_model is ThreatModel.ACTIVE_SERVER and (
@@ -412,15 +460,42 @@ def join_round(
         root=entropy(KEY),
         identity=identity,
         directory=public_keys,
-        noise_seed=noise_seed,
         used=used,
     )
 
 
-def set_vector(state: SecaggClientState, vector: Vector) -> SecaggClientState:
-    """The state with the client's contribution to the sum: uint32, each value below 2^bits."""
+def next_round(state: SecaggClientState, session: SecaggSession, turn: int) -> SecaggClientState:
+    """The state for a later round of the epoch, whether or not the client took part in those before.
+
+    Args:
+        state: the client's last one of this epoch.
+        session: the round, built from what this client received itself.
+        turn: the number of the round in the epoch, counted from 0; each only once, in ascending order.
+
+    Raises:
+        ProtocolError: the client has not completed the set-up, or the round is not a later one of the same epoch.
+    """
+    before, after = (replace(each.parameters, dim=1, bits=1) for each in (state.session, session))
+    if not state.sharers:
+        raise ProtocolError("This client has not completed the set-up of an epoch, or the epoch is over.")
+    if before != after or session.run != state.session.run or not state.turn < turn < after.rounds:
+        raise ProtocolError(f"Expected a round of the same epoch after number {state.turn}, got number {turn}.")
+    empty: frozenset[int] = frozenset()
+    return replace(state, session=session, turn=turn, phase=Phase.UPLOAD, vector=b"", noise_seed=b"", survivors=empty)
+
+
+def set_vector(state: SecaggClientState, vector: Vector, noise_seed: bytes = b"") -> SecaggClientState:
+    """The state with the client's contribution to the sum.
+
+    Args:
+        state: before the upload.
+        vector: uint32, each value below 2^bits.
+        noise_seed: the seed of the noise in the vector; required if the parameters have surplus noise.
+    """
     p = state.session.parameters
+    length = KEY if p.surplus else 0
+    expect(len(noise_seed) == length, f"a noise seed of {length} bytes, got {len(noise_seed)}")
     expect(vector.dtype == np.uint32 and vector.shape == (p.dim,), f"a uint32 vector of {p.dim} values")
     expect(int(vector.max()) >> p.bits == 0, f"values below 2^{p.bits}")
     expect(state.phase <= Phase.UPLOAD, "a vector before the upload")
-    return replace(state, vector=pack_vector(vector, p.bits))
+    return replace(state, vector=pack_vector(vector, p.bits), noise_seed=noise_seed)

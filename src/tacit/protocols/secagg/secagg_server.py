@@ -1,5 +1,8 @@
 """The server of secure aggregation: a generator that yields requests and is sent replies; it does no I/O.
 
+`set_up` asks for what an epoch needs, and returns an `Epoch`, each of whose rounds is one conversation; `converse` is
+both for an epoch's first round.
+
 It reads replies in any order, one at a time (they may come from a lazy iterable, so that at most one upload is in
 memory), rejects late, duplicate, misdirected and malformed ones, and ends with the exact sum of the survivors or with
 `TooFewClientsError`.
@@ -12,11 +15,11 @@ Clients may lie. Up to the declared fraction of them the sum is exact, and nobod
   are reported without a name, and those shares are not used. A holder that disputes with more clients than may be
   corrupt has lied, and is named.
 - A holder that reveals another share than the one it answered about has lied, and is named.
-- A client whose shares are consistent, but not of the key that it has announced, has lied, and is named. If it has
-  uploaded, that is without consequence. If it dropped out, its pads are removed by what its neighbours have escrowed
-  with their uploads: the secret of each pad, encrypted with their shares of this client's secret. All these shares can
-  be computed once the client's secret is recovered, also those of neighbours that have dropped out since. A neighbour
-  that is in dispute with the client has no such share; it shares the secret among its own holders instead.
+- A pad with a client that dropped out is removed by what the survivor at its other end has escrowed with its upload:
+  the pad's secret, encrypted with its share of that client's secret. All these shares can be computed once the client's
+  secret is recovered, also those of survivors that are silent by then. A survivor that is in dispute with the client
+  has no such share; it shares the pad's secret among its own holders instead. A survivor that escrows something else
+  leaves a pad in the sum: it could have sent any vector.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -45,7 +48,6 @@ from tacit.protocols.secagg.pad_removal import (
 from tacit.protocols.secagg.pads import RemovePads, Vector
 from tacit.protocols.secagg.parameters import Parameters, SecaggSession
 from tacit.protocols.secagg.secagg_messages import (
-    KEYS,
     Direction,
     Phase,
     Roster,
@@ -66,9 +68,8 @@ class SecaggOutcome(Outcome[Vector, Phase]):
     """The sum modulo 2^bits, and the survivors.
 
     Attributes:
-        noise_seeds: of the survivors' surplus noise, from the component after the number of losses on; empty if there
-            is none to remove.
-        lies: who has lied.
+        noise_seeds: of the survivors whose noise is to be removed, because fewer clients were lost than provided for.
+        misbehaviour: who has certainly lied, and the pairs of whom one has.
     """
 
     noise_seeds: Mapping[int, bytes] = field(default_factory=dict)
@@ -83,76 +84,152 @@ def converse(
     entropy: Entropy = crypto.system_entropy,
     remove: RemovePads | None = None,
 ) -> ServerSide[SecaggOutcome]:
-    """One round of secure aggregation with the invited clients.
+    """One round of secure aggregation with the invited clients, and its set-up; arguments and errors as `set_up`."""
+    return _both(set_up(session, clients, directory, entropy=entropy, remove=remove), session)
+
+
+def _both(begun: ServerSide["Epoch"], session: SecaggSession) -> ServerSide[SecaggOutcome]:
+    epoch = yield from begun
+    return (yield from epoch.converse(session))
+
+
+def set_up(
+    session: SecaggSession,
+    clients: Iterable[int],
+    directory: Mapping[int, bytes] | None = None,
+    *,
+    entropy: Entropy = crypto.system_entropy,
+    remove: RemovePads | None = None,
+) -> ServerSide["Epoch"]:
+    """The set-up of an epoch of `session.parameters.rounds` rounds with the invited clients.
 
     Args:
-        session: the round, as all clients should see it.
+        session: the first round, as all clients should see it.
         clients: numbers of the cohort.
         directory: their identities; required against an active server.
         entropy: source of the challenge, which clients must not know when they share their secrets.
         remove: removes pads from the sum; None: here. `tacit.protocols.pad_processes` does it in several processes.
 
     Raises:
-        TooFewClientsError: fewer than `session.parameters.min_survivors` remain, or a secret cannot be recovered.
+        TooFewClientsError: fewer than `session.parameters.min_survivors` remain.
     """
     cohort = sorted(set(clients))
     expect(len(cohort) == session.parameters.cohort, f"{session.parameters.cohort} clients, got {len(cohort)}")
     session.parameters.graph(len(cohort))  # raises before the first request if no threshold is possible
-    return _Server(session, dict(directory or {}), entropy(KEY), remove or pads.remove_pads).run(cohort)
+    return _SetUp(session, dict(directory or {}), entropy(KEY), remove or pads.remove_pads).run(cohort)
 
 
 @dataclass(frozen=True, eq=False)
 class _Server:
-    """One method per phase."""
+    """What both parts of a server do: ask clients, and read the first valid reply of each.
+
+    Attributes:
+        session: of the round, or of the set-up.
+        directory: the clients' identities.
+        transcript: what is observed.
+    """
 
     session: SecaggSession
     directory: Mapping[int, bytes]
-    challenge: bytes
-    remove: RemovePads
-    transcript: Transcript[Phase] = field(default_factory=Transcript)
+    transcript: Transcript[Phase]
 
     @property
-    def _p(self) -> Parameters:
+    def p(self) -> Parameters:
         return self.session.parameters
 
     @property
-    def _active(self) -> bool:
-        return self._p.threat_model is ThreatModel.ACTIVE_SERVER
+    def active(self) -> bool:
+        return self.p.threat_model is ThreatModel.ACTIVE_SERVER
 
-    def run(self, cohort: list[int]) -> ServerSide[SecaggOutcome]:
+    def check_enough(self, present: Iterable[int]) -> None:
+        """Raise `TooFewClientsError` if fewer than the minimum are left."""
+        if len(frozenset(present)) < self.p.min_survivors:
+            raise TooFewClientsError("Too few clients remain: there is no sum.")
+
+    def consent(self, around: RosterGraph, signatures: Mapping[int, bytes], what: str) -> bytes:
+        """A quorum of the committee's signatures, without which clients would not go on; empty if nobody signs."""
+        if not self.active:
+            return b""
+        quorum = sorted(around.circle.committee() & signatures.keys())[: around.parameters.quorum]
+        if len(quorum) < around.parameters.quorum:
+            raise TooFewClientsError(f"Too few clients signed the set of {what}: there is no sum.")
+        return pack_signatures({j: signatures[j] for j in quorum}, around.members)
+
+    def read_signature(self, client: int, reader: Reader, statement: bytes) -> bytes:
+        """The client's signature on a statement; empty against a semi-honest server."""
+        signature = reader.take(SIGNATURE * self.active)
+        if self.active:
+            crypto.verify(self.directory[client], signature, statement)
+        return signature
+
+    def request(
+        self,
+        phase: Phase,
+        binding: bytes,
+        bodies: Mapping[int, bytes],
+        read: Callable[[int, Reader], _T],
+        reply: bytes | None = None,
+    ) -> ServerSide[dict[int, _T]]:
+        """Send requests with a binding, and read the first valid reply of every client, with it or that of `reply`."""
+        header = (phase, Direction.REQUEST, self.session.round)
+        requests = {j: secagg_messages.pack(*header, j, binding, body) for j, body in bodies.items()}
+        unpack = partial(secagg_messages.unpack, limit=secagg_messages.max_reply_size(self.p))
+        exchange = Exchange(phase, requests, unpack, partial(self._check, phase, reply or binding), read)
+        return (yield from exchange.run(self.transcript))
+
+    def _check(self, phase: Phase, binding: bytes, sender: int, frame: SecaggFrame) -> ReplyStatus:
+        """Whether a reply is of this sender, phase and session."""
+        if frame.client != sender:
+            return ReplyStatus.UNEXPECTED_SENDER
+        if frame.direction is not Direction.REPLY or frame.kind > phase:
+            return ReplyStatus.MALFORMED
+        if frame.kind < phase:
+            return ReplyStatus.LATE
+        same = (frame.round, frame.binding) == (self.session.round, binding)
+        return ReplyStatus.ACCEPTED if same else ReplyStatus.WRONG_SESSION
+
+
+class _SetUp:
+    """One method per phase of the set-up."""
+
+    def __init__(
+        self, session: SecaggSession, directory: Mapping[int, bytes], challenge: bytes, remove: RemovePads
+    ) -> None:
+        self._server = _Server(session, directory, Transcript())
+        self._session, self._challenge, self._remove = session, challenge, remove
+
+    @property
+    def _p(self) -> Parameters:
+        return self._session.parameters
+
+    def run(self, cohort: list[int]) -> ServerSide["Epoch"]:
         around = yield from self._draw((yield from self._announce(cohort)))
         dealings = yield from self._share(around)
         lies, sharers = yield from self._check_dealings(around, dealings)
-        total, uploads = yield from self._upload(around, sharers, lies)
-        agreed = (yield from self._agree(around, sharers, frozenset(uploads))) if self._active else {}
-        revealed = yield from self._open(around, sharers, uploads, agreed)
-        end = SecretRecovery(self._p, around, dealings, lies, uploads, revealed)
-        self.remove(total, *end.pads(sharers))
-        seeds = end.noise_seeds()
-        survived = tuple(sorted(uploads))
-        return SecaggOutcome(pads.reduce(total, self._p.bits), survived, self.transcript, seeds, end.misbehaviour)
+        confirmed = yield from self._confirm(around, sharers, lies)
+        consent = self._server.consent(around, confirmed, "sharers")
+        return Epoch(self._server, around, dealings, lies, sharers, frozenset(confirmed), consent, self._remove)
 
     def _announce(self, cohort: list[int]) -> ServerSide[dict[int, Announced]]:
-        context, seen = self.session.context, set[bytes]()
+        context, seen = self._session.context, set[bytes]()
 
         def read(client: int, reader: Reader) -> Announced:
-            keys, committed = reader.take(KEYS), reader.take(KEY * self._p.draws)
-            signature = reader.take(SIGNATURE * self._active)
-            reader.expect_end()  # before its keys are noted
-            if self._active:
-                statement = announcement_statement(context, client, keys, committed)
-                crypto.verify(self.directory[client], signature, statement)
-            _check_keys(keys[:KEY], keys[KEY:], seen)
-            return Announced(keys, committed, signature)
+            key, committed = reader.take(KEY), reader.take(KEY * self._p.draws)
+            signature = self._server.read_signature(
+                client, reader, announcement_statement(context, client, key, committed)
+            )
+            reader.expect_end()  # before its key is noted
+            _check_key(key, seen)
+            return Announced(key, committed, signature)
 
-        return (yield from self._request(Phase.ANNOUNCE, context, dict.fromkeys(cohort, b""), read))
+        return (yield from self._server.request(Phase.ANNOUNCE, context, dict.fromkeys(cohort, b""), read))
 
     def _draw(self, announced: Mapping[int, Announced]) -> ServerSide[RosterGraph]:
         """Draw an order among all who announced; whoever does not open its nonce is lost, and the others draw again."""
         for draw in range(1, MAX_DRAWS + 1):
-            self._check_enough(announced)
-            leaves = {j: graph.keys_digest(a.keys) + a.committed for j, a in announced.items()}
-            roster = graph.roster_digest(self.session.context, leaves)
+            self._server.check_enough(announced)
+            leaves = {j: graph.key_digest(a.key) + a.committed for j, a in announced.items()}
+            roster = graph.roster_digest(self._session.context, leaves)
             if not self._p.draws:
                 return self._graph(roster, announced, {})
             nonces = yield from self._nonces(draw, roster, announced)
@@ -169,13 +246,13 @@ class _Server:
             return nonce
 
         bodies = dict.fromkeys(sorted(announced), roster)
-        return (yield from self._request(Phase.DRAW, self.session.context, bodies, read))
+        return (yield from self._server.request(Phase.DRAW, self._session.context, bodies, read))
 
     def _graph(self, roster: bytes, announced: Mapping[int, Announced], nonces: dict[int, bytes]) -> RosterGraph:
         members = tuple(sorted(announced))
         circle = Circle(members, self._p.graph(len(members)), graph.draw_order(roster, nonces))
         drawn = {j: replace(each, nonce=nonces.get(j, b"")) for j, each in announced.items()}
-        return RosterGraph(self.session.context, circle, roster, self.challenge, drawn, circle.neighbourhoods())
+        return RosterGraph(self._session.context, circle, roster, self._challenge, drawn, circle.neighbourhoods())
 
     def _share(self, around: RosterGraph) -> ServerSide[dict[int, Dealing]]:
         def body(client: int) -> bytes:
@@ -186,11 +263,13 @@ class _Server:
 
         def read(client: int, reader: Reader) -> Dealing:
             holders = tuple(sorted(around.holders(client, around.members)))
-            return Dealing.read(bytes(reader.rest()), holders, around.parameters.threshold, shares.columns(self._p))
+            width = shares.columns(self._p, noisy=client in noisy)
+            return Dealing.read(bytes(reader.rest()), holders, around.parameters.threshold, width)
 
+        noisy = shares.noise_dealers(self._p, around.members)
         bodies = {j: body(j) for j in around.members}
-        shared = yield from self._request(Phase.SHARE, self.session.context, bodies, read, reply=around.binding)
-        self._check_enough(shared)
+        shared = yield from self._server.request(Phase.SHARE, self._session.context, bodies, read, reply=around.binding)
+        self._server.check_enough(shared)
         return shared
 
     def _check_dealings(
@@ -204,132 +283,161 @@ class _Server:
             words = shares.from_bytes(bytes(reader.rest()), shares.PADS * len(near[client]))
             return dict(zip(near[client], words.reshape(-1, shares.PADS), strict=True))
 
-        body = self.challenge + pack_subset(dealers, around.members)
+        body = self._challenge + pack_subset(dealers, around.members)
         bodies = dict.fromkeys(sorted(dealers), body)
-        answers = yield from self._request(Phase.CHECK, around.binding, bodies, read)
+        answers = yield from self._server.request(Phase.CHECK, around.binding, bodies, read)
         lies, excluded = lies_in_answers(self._p, around, dealings, answers)
         return lies, self._recoverable(around, frozenset(answers) - excluded)
 
     def _recoverable(self, around: RosterGraph, sharers: frozenset[int]) -> frozenset[int]:
         """Clients with enough remaining neighbours; the rest count as dropouts before they pad anything."""
         while True:
-            self._check_enough(sharers)
-            remaining = around.circle.remaining(sharers)
+            self._server.check_enough(sharers)
+            remaining = around.circle.count_neighbours(sharers)
             kept = frozenset(j for j in sharers if remaining[j] >= around.parameters.floor)
             if kept == sharers:
                 return kept
             sharers = kept
 
-    def _upload(
-        self, around: RosterGraph, sharers: frozenset[int], misbehaviour: Misbehaviour
-    ) -> ServerSide[tuple[Vector, dict[int, PaddedUpload]]]:
-        total = np.zeros(self._p.dim, np.uint32)
-        padded = sharers_statement(around.binding, around.members, sharers)
-        signs = self._active and self._p.draws
-        disputed = {
-            j: sorted(i for i, holder in misbehaviour.disputed if holder == j and i in sharers) for j in sharers
-        }
+    def _confirm(
+        self, around: RosterGraph, sharers: frozenset[int], lies: Misbehaviour
+    ) -> ServerSide[dict[int, bytes]]:
+        """The clients' signatures on the sharers, with whom all of them pad in every round."""
+        statement = sharers_statement(around.binding, around.members, sharers)
 
-        def read(client: int, reader: Reader) -> PaddedUpload:
-            signature = reader.take(SIGNATURE * signs)
-            if signs:
-                crypto.verify(self.directory[client], signature, padded)
-            escrowed = {j: reader.take(SECRET) for j in sorted(around.neighbours[client] & sharers)}
-            spares = {j: self._read_spare(around, client, reader) for j in disputed[client]}
-            np.add(total, pads.unpack_vector(reader.rest(), self._p.dim, self._p.bits), out=total)
-            return PaddedUpload(signature, escrowed, spares)
+        def read(client: int, reader: Reader) -> bytes:
+            return self._server.read_signature(client, reader, statement)
 
         subset = pack_subset(sharers, around.members)
-        bodies = {j: subset + secagg_messages.pack_disputed(disputed[j]) for j in sorted(sharers)}
-        uploads = yield from self._request(Phase.UPLOAD, around.binding, bodies, read)
+        bodies = {j: subset + secagg_messages.pack_disputed(_disputes(lies, j, sharers)) for j in sorted(sharers)}
+        return (yield from self._server.request(Phase.CONFIRM, around.binding, bodies, read))
+
+
+def _disputes(lies: Misbehaviour, holder: int, sharers: frozenset[int]) -> list[int]:
+    """The sharers whose shares at this holder are disputed."""
+    return sorted(i for i, other in lies.disputed if other == holder and i in sharers)
+
+
+class Epoch:
+    """The server after the set-up: each round is one conversation with the clients that are there."""
+
+    def __init__(
+        self,
+        server: _Server,
+        around: RosterGraph,
+        dealings: Mapping[int, Dealing],
+        misbehaviour: Misbehaviour,
+        sharers: frozenset[int],
+        confirmed: frozenset[int],
+        consent: bytes,
+        remove: RemovePads,
+    ) -> None:
+        self._first, self._around, self._dealings, self._remove = server, around, dealings, remove
+        self._misbehaviour, self._sharers, self._confirmed, self._consent = misbehaviour, sharers, confirmed, consent
+        self._reached: set[int] = set()  # who has seen the signatures on the sharers
+        self._turn = -1
+
+    @property
+    def transcript(self) -> Transcript[Phase]:
+        """What the server observed in the set-up."""
+        return self._first.transcript
+
+    def converse(self, session: SecaggSession, turn: int = 0) -> ServerSide[SecaggOutcome]:
+        """Round number `turn` of the epoch; each only once, in ascending order.
+
+        The first one's transcript contains the set-up.
+
+        Raises:
+            TooFewClientsError: fewer than `session.parameters.min_survivors` remain, or a secret cannot be recovered.
+        """
+        expect(self._turn < turn < session.parameters.rounds, f"a round after {self._turn} of the epoch, got {turn}")
+        transcript = self._first.transcript if self._turn < 0 else Transcript[Phase]()
+        self._turn = turn
+        server = _Server(session, self._first.directory, transcript)
+        here = _Round(server, session.round_binding(self._around.binding, turn), self._around, self._sharers)
+        total, uploads = yield from here.upload(self._confirmed, self._signatures(), self._misbehaviour)
+        self._reached |= uploads.keys()
+        agreed = (yield from here.agree(frozenset(uploads))) if server.active else {}
+        revealed = yield from here.open(uploads, agreed)
+        end = SecretRecovery(
+            server.p, turn, here.binding, self._around, self._dealings, self._misbehaviour, uploads, revealed
+        )
+        self._remove(total, *end.pads(self._sharers))
+        seeds = end.noise_seeds()
+        self._misbehaviour = end.misbehaviour
+        survived = tuple(sorted(uploads))
+        return SecaggOutcome(pads.reduce(total, server.p.bits), survived, transcript, seeds, end.misbehaviour)
+
+    def _signatures(self) -> dict[int, bytes]:
+        """The signatures on the sharers, for those that have not seen them."""
+        return {j: b"" if j in self._reached else self._consent for j in sorted(self._confirmed)}
+
+
+@dataclass(frozen=True, eq=False)
+class _Round:
+    """One method per phase of a round."""
+
+    server: _Server
+    binding: bytes
+    around: RosterGraph
+    sharers: frozenset[int]
+
+    def upload(
+        self, confirmed: frozenset[int], bodies: Mapping[int, bytes], lies: Misbehaviour
+    ) -> ServerSide[tuple[Vector, dict[int, PaddedUpload]]]:
+        """The sum of the padded vectors, and what came with them."""
+        p, around = self.server.p, self.around
+        total, noisy = np.zeros(p.dim, np.uint32), shares.noise_dealers(p, around.members)
+        disputed = {j: _disputes(lies, j, self.sharers) for j in confirmed}
+
+        def read(client: int, reader: Reader) -> PaddedUpload:
+            escrowed = {j: reader.take(SECRET) for j in sorted(around.neighbours[client] & self.sharers)}
+            spares = {j: self._read_spare(client, reader) for j in disputed[client]}
+            noise = reader.take(KEY * (client in noisy))
+            np.add(total, pads.unpack_vector(reader.rest(), p.dim, p.bits), out=total)
+            return PaddedUpload(escrowed, spares, noise)
+
+        uploads = yield from self.server.request(Phase.UPLOAD, self.binding, bodies, read)
         survivors = frozenset(uploads)
-        self._check_enough(survivors)
-        remaining = around.circle.remaining(survivors)
+        self.server.check_enough(survivors)
+        remaining = around.circle.count_neighbours(survivors)
         if any(remaining[j] < around.parameters.floor for j in survivors):
             raise TooFewClientsError("A survivor has too few neighbours left: there is no sum.")
         return total, uploads
 
-    def _read_spare(self, around: RosterGraph, client: int, reader: Reader) -> Dealing:
+    def _read_spare(self, client: int, reader: Reader) -> Dealing:
+        around = self.around
         holders, threshold = tuple(sorted(around.holders(client, around.members))), around.parameters.threshold
         size = SHARE * (len(holders) - threshold + 1)
         return Dealing.read(reader.take(size), holders, threshold, shares.LIMBS)
 
-    def _agree(
-        self, around: RosterGraph, sharers: frozenset[int], survivors: frozenset[int]
-    ) -> ServerSide[dict[int, bytes]]:
-        statement = agreement_statement(around.binding, around.members, sharers, survivors)
+    def agree(self, survivors: frozenset[int]) -> ServerSide[dict[int, bytes]]:
+        """The survivors' signatures on who survived."""
+        statement = agreement_statement(self.binding, self.around.members, survivors)
 
         def read(client: int, reader: Reader) -> bytes:
-            signature = reader.take(SIGNATURE)
-            crypto.verify(self.directory[client], signature, statement)
-            return signature
+            return self.server.read_signature(client, reader, statement)
 
-        bodies = dict.fromkeys(sorted(survivors), pack_subset(survivors, around.members))
-        return (yield from self._request(Phase.AGREE, around.binding, bodies, read))
+        bodies = dict.fromkeys(sorted(survivors), pack_subset(survivors, self.around.members))
+        return (yield from self.server.request(Phase.AGREE, self.binding, bodies, read))
 
-    def _open(
-        self,
-        around: RosterGraph,
-        sharers: frozenset[int],
-        uploads: Mapping[int, PaddedUpload],
-        agreed: Mapping[int, bytes],
-    ) -> ServerSide[dict[int, Revealed]]:
-        survivors = frozenset(uploads)
-        asked, consent = self._consent(around, survivors, agreed)
+    def open(self, uploads: Mapping[int, PaddedUpload], agreed: Mapping[int, bytes]) -> ServerSide[dict[int, Revealed]]:
+        """What the survivors reveal."""
+        around, survivors = self.around, frozenset(uploads)
+        consent = self.server.consent(around, agreed, "survivors")
+        asked = sorted(agreed if self.server.active else survivors)
         spared = [(j, lost) for j in sorted(survivors) for lost in sorted(uploads[j].spares.keys() - survivors)]
         spares = {m: [pair for pair in spared if pair[0] in around.holders(m, survivors)] for m in asked}
 
         def body(client: int) -> bytes:
-            signed = [uploads[j].signature for j in sorted(around.neighbours[client] & survivors)]
             pairs = secagg_messages.pack_spares(spares[client])
-            return b"".join((pack_subset(survivors, around.members), pairs, consent, *signed))
+            return b"".join((pack_subset(survivors, around.members), pairs, consent))
 
         def read(client: int, reader: Reader) -> Revealed:
-            about = sorted(around.holders(client, sharers))
-            return read_revealed(self._p, reader, about, survivors, spares[client])
+            about = sorted(around.holders(client, self.sharers))
+            return read_revealed(self.server.p, reader, about, survivors, spares[client])
 
-        return (yield from self._request(Phase.OPEN, around.binding, {j: body(j) for j in asked}, read))
-
-    def _consent(
-        self, around: RosterGraph, survivors: frozenset[int], agreed: Mapping[int, bytes]
-    ) -> tuple[list[int], bytes]:
-        """Whom to ask to open, and the signatures without which they would not; none against a semi-honest server."""
-        if not self._active:
-            return sorted(survivors), b""
-        quorum = sorted(around.circle.committee() & agreed.keys())[: around.parameters.quorum]
-        if len(quorum) < around.parameters.quorum:
-            raise TooFewClientsError("Too few clients signed the set of survivors: there is no sum.")
-        return sorted(agreed), pack_signatures({j: agreed[j] for j in quorum}, around.members)
-
-    def _check_enough(self, present: Iterable[int]) -> None:
-        if len(frozenset(present)) < self._p.min_survivors:
-            raise TooFewClientsError("Too few clients remain: there is no sum.")
-
-    def _request(
-        self,
-        phase: Phase,
-        binding: bytes,
-        bodies: Mapping[int, bytes],
-        read: Callable[[int, Reader], _T],
-        reply: bytes | None = None,
-    ) -> ServerSide[dict[int, _T]]:
-        """Send requests with a binding, and read the first valid reply of every client, with it or that of `reply`."""
-        header = (phase, Direction.REQUEST, self.session.round)
-        requests = {j: secagg_messages.pack(*header, j, binding, body) for j, body in bodies.items()}
-        unpack = partial(secagg_messages.unpack, limit=secagg_messages.max_reply_size(self._p))
-        exchange = Exchange(phase, requests, unpack, partial(self._check, phase, reply or binding), read)
-        return (yield from exchange.run(self.transcript))
-
-    def _check(self, phase: Phase, binding: bytes, sender: int, frame: SecaggFrame) -> ReplyStatus:
-        """Whether a reply is of this sender, phase and session."""
-        if frame.client != sender:
-            return ReplyStatus.UNEXPECTED_SENDER
-        if frame.direction is not Direction.REPLY or frame.kind > phase:
-            return ReplyStatus.MALFORMED
-        if frame.kind < phase:
-            return ReplyStatus.LATE
-        same = (frame.round, frame.binding) == (self.session.round, binding)
-        return ReplyStatus.ACCEPTED if same else ReplyStatus.WRONG_SESSION
+        return (yield from self.server.request(Phase.OPEN, self.binding, {j: body(j) for j in asked}, read))
 
 
 @cache
@@ -338,10 +446,9 @@ def _probe() -> PrivateKey:
     return crypto.load_key(bytes(KEY))
 
 
-def _check_keys(pad: bytes, channel: bytes, seen: set[bytes]) -> None:
-    """Reject keys that would make neighbours leave the round: low-order points, keys announced by another client."""
-    for key in (pad, channel):
-        crypto.agree(_probe(), key)
-        if key in seen:
-            raise ProtocolError("Two clients announced the same key.")
-        seen.add(key)
+def _check_key(key: bytes, seen: set[bytes]) -> None:
+    """Reject a key that would make neighbours leave the round: a low-order point, or another client's key."""
+    crypto.agree(_probe(), key)
+    if key in seen:
+        raise ProtocolError("Two clients announced the same key.")
+    seen.add(key)

@@ -22,21 +22,27 @@ secret of 16, and 36 for one of 32. Shares are a word of a Reed-Solomon code, so
 be wrong: the polynomial that agrees with all but e of them is unique (Reed & Solomon 1960), and `wrong_places` finds it
 by Gao's algorithm ("A new algorithm for decoding Reed-Solomon codes", 2003).
 
-Secrets are the seed of a client's own pad, the secret behind its pads with neighbours, and the seeds of its surplus
-noise, which are a chain (`tacit.core.rows`): each is shared for itself. Which seed a holder opens follows from the
-survivors that were agreed upon, never from the server's request. The first two have 128 bits, the strength of X25519,
-and keys derive from them by way of HKDF, bound to session and client: a guess serves against one client only.
+An epoch has several rounds, and secrets of its own for each, all independent, which are shared in one message and
+checked by one challenge. Opening those of one round reveals nothing about another one's. The secrets of a round are the
+seed of a client's own pad; a secret of which nothing but its shares is used, to escrow the secrets of pads; and for
+some clients the key under which they upload the seed of their noise. If noise provides for t losses, and l clients of
+the cohort are lost before the roster is known, the noise of at most t - l clients will be removed: of the first
+survivors, in the order of their numbers (`tacit.core.rows`). They are among the first t - l members of the roster,
+because at most d - l of these are lost later, and t - d shares are removed after d losses. So only these members share
+such keys (`noise_dealers`). Which secrets a holder opens follows from the survivors that were agreed upon, never from
+the server's request. Secrets have 128 bits, the strength of X25519, and keys derive from them by way of HKDF, bound to
+round and client: a guess serves against one client only.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 from functools import lru_cache, reduce
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tacit.core.keys import Key
-from tacit.core.rows import seed_after
+from tacit.core.rows import to_remove
 from tacit.errors import ProtocolError
 from tacit.protocols import crypto
 from tacit.protocols.secagg.parameters import Parameters
@@ -145,7 +151,7 @@ def wrong_places(
     """
     points = list(points)
     trusted = [place for place, point in enumerate(points) if point not in suspects]
-    guess = _disagreeing(points, word, trusted[:threshold]) if len(trusted) >= threshold else None
+    guess = _find_disagreements(points, word, trusted[:threshold]) if len(trusted) >= threshold else None
     if guess is not None and len(guess) <= errors:
         return guess
     wrong_points: frozenset[int] = frozenset()
@@ -157,7 +163,7 @@ def wrong_places(
     return wrong_points if len(wrong_points) <= errors else None
 
 
-def _disagreeing(points: list[int], word: Field, basis: list[int]) -> frozenset[int]:
+def _find_disagreements(points: list[int], word: Field, basis: list[int]) -> frozenset[int]:
     """The points at which a word differs from the polynomials through the values at some of its places."""
     expected = interpolate([points[place] for place in basis], word[basis], points)
     return frozenset(point for point, wrong in zip(points, (expected != word).any(1), strict=True) if wrong)
@@ -215,29 +221,38 @@ def _divide(one: list[int], other: list[int]) -> tuple[list[int], list[int]]:
 
 PADS = 2
 ANSWER = ELEMENT * PADS  # bytes of a holder's answer about one client
-SEED, PAD, NOISE = range(3)  # places of secrets; those of noise seeds of levels 1, 2, … follow
-SECRET = 16  # bytes of the first two; seeds of noise have 32
-LIMBS, NOISE_LIMBS = limbs_of(SECRET), limbs_of(crypto.KEY)
-SHARE, NOISE_SHARE = ELEMENT * LIMBS, ELEMENT * NOISE_LIMBS  # bytes
+SECRET = 16  # bytes
+LIMBS = limbs_of(SECRET)
+SHARE = ELEMENT * LIMBS  # bytes
 
 
-def columns(p: Parameters) -> int:
-    """Elements that a client shares with each holder."""
-    return _start(NOISE + p.surplus) + PADS
+class Shared(IntEnum):
+    """The secrets of a client in one round."""
+
+    SEED = 0  # of its own pad
+    PAD = 1  # behind its pads with neighbours
+    NOISE = 2  # the key of its noise's seed
 
 
-def level_of(p: Parameters, survivors: int) -> int:
-    """The first component of noise that is removed if this many clients of the cohort survive; 0: none is."""
-    level = p.cohort - survivors + 1
-    return level if level <= p.surplus else 0
+def columns(p: Parameters, *, noisy: bool) -> int:
+    """Elements that a client shares with each holder; `noisy`: also the keys of its noise."""
+    return LIMBS * p.rounds * (2 + noisy) + PADS
 
 
-def noise_chain(seed: bytes, p: Parameters) -> list[bytes]:
-    """The seeds of all levels, from that of component 1."""
-    seeds = [Key(seed)] if p.surplus else []
-    while len(seeds) < p.surplus:
-        seeds.append(seed_after(seeds[-1]))
-    return [each.value for each in seeds]
+def place_of(p: Parameters, secret: Shared, turn: int) -> int:
+    """The place of a secret among those of an epoch: noise comes last, because only some clients share its keys."""
+    return 2 * p.rounds + turn if secret is Shared.NOISE else 2 * turn + secret
+
+
+def noise_dealers(p: Parameters, members: Iterable[int]) -> frozenset[int]:
+    """The members that share the seeds of their noise: nobody else's will be removed."""
+    present = frozenset(members)
+    return frozenset(to_remove(p.surplus, p.cohort - len(present), present))
+
+
+def noise_removed(p: Parameters, survivors: Iterable[int]) -> frozenset[int]:
+    """The survivors whose noise is removed, all of them among the dealers."""
+    return noise_dealers(p, survivors)
 
 
 def holder_key(shared: bytes, binding: bytes, client: int, holder: int) -> bytes:
@@ -245,9 +260,15 @@ def holder_key(shared: bytes, binding: bytes, client: int, holder: int) -> bytes
     return crypto.derive(shared, "share", binding, client, holder)
 
 
-def elements(key: bytes, p: Parameters) -> Field:
+def elements(key: bytes, p: Parameters, *, noisy: bool) -> Field:
     """A holder's elements of a client."""
-    return uniform(columns(p), key)
+    return uniform(columns(p, noisy=noisy), key)
+
+
+def elements_of(key: bytes, p: Parameters, secret: Shared, turn: int) -> Field:
+    """A holder's elements of one of a client's secrets."""
+    place = place_of(p, secret, turn)
+    return secret_part(uniform(LIMBS * (place + 1), key), place)
 
 
 def spare_elements(key: bytes, binding: bytes, lost: int) -> Field:
@@ -260,18 +281,21 @@ def escrow(secret: bytes, part: Field, binding: bytes, client: int, holder: int)
 
     Whoever recovers the client's secret can compute the shares of all its holders, also of those that are silent.
     """
-    mask = crypto.derive(to_bytes(part), "escrow", binding, client, holder, length=SECRET)
-    return bytes(a ^ b for a, b in zip(secret, mask, strict=True))
+    return _xor(secret, crypto.derive(to_bytes(part), "escrow", binding, client, holder, length=SECRET))
+
+
+def wrap(seed: bytes, key: bytes, binding: bytes, client: int) -> bytes:
+    """Encrypt, or decrypt, the seed of a client's noise."""
+    return _xor(seed, crypto.derive(key, "noise", binding, client))
+
+
+def _xor(one: bytes, other: bytes) -> bytes:
+    return (int.from_bytes(one) ^ int.from_bytes(other)).to_bytes(len(one))
 
 
 def secret_part(row: Field, place: int) -> Field:
     """The part of a holder's elements, or corrections, that belongs to one secret."""
-    return row[..., _start(place) : _start(place + 1)]
-
-
-def _start(place: int) -> int:
-    """Where the elements of a secret begin."""
-    return LIMBS * min(place, NOISE) + NOISE_LIMBS * max(place - NOISE, 0)
+    return row[..., LIMBS * place : LIMBS * (place + 1)]
 
 
 def corrections(secrets: Sequence[bytes], masks: Field, held: Sequence[Field], threshold: int) -> bytes:
@@ -294,6 +318,15 @@ def answers(rows: Field, challenge: bytes, binding: bytes) -> Field:
     return (masks + combine(secret, _coefficients(challenge, binding, secret.shape[1]))) % np.uint64(PRIME)
 
 
+def answers_about(rows: Sequence[Field], challenge: bytes, binding: bytes) -> Field:
+    """A holder's answers about some clients, whose rows differ in length."""
+    given = np.empty((len(rows), PADS), np.uint64)
+    for width in {len(row) for row in rows}:
+        places = [place for place, row in enumerate(rows) if len(row) == width]
+        given[places] = answers(np.array([rows[place] for place in places]), challenge, binding)
+    return given
+
+
 @dataclass(frozen=True, eq=False)
 class Dealing:
     """A client's publication, at the server.
@@ -301,18 +334,22 @@ class Dealing:
     Attributes:
         holders: the client's neighbours and itself, in ascending order: their points are 1, 2, ….
         threshold: number of shares that recover a secret.
-        corrections: (holders, elements); zero for the first ones.
+        published: corrections of the holders from number `threshold` on: (holders, elements).
     """
 
     holders: tuple[int, ...]
     threshold: int
-    corrections: Field
+    published: NDArray[np.uint32]
 
     @classmethod
     def read(cls, data: bytes, holders: tuple[int, ...], threshold: int, width: int) -> "Dealing":
         count = len(holders) - threshold + 1
-        published = from_bytes(data, count * width).reshape(count, width)
-        return cls(holders, threshold, np.concatenate([np.zeros((threshold - 1, width), np.uint64), published]))
+        return cls(holders, threshold, from_bytes(data, count * width).reshape(count, width).astype(np.uint32))
+
+    def corrections(self, place: int | None = None) -> Field:
+        """Of one secret, or all: (holders, elements); zero for the first holders."""
+        part = self.published if place is None else self.published[:, LIMBS * place : LIMBS * (place + 1)]
+        return np.concatenate([np.zeros((self.threshold - 1, part.shape[1]), np.uint64), part.astype(np.uint64)])
 
     def wrong_holders(
         self,
@@ -363,9 +400,9 @@ class Dealing:
         return (rows + corrections[places]) % np.uint64(PRIME)
 
 
-def secret_of(limbs: Sequence[int], length: int = SECRET) -> bytes:
+def secret_of(limbs: Sequence[int]) -> bytes:
     """The secret that limbs stand for; a lying client may share limbs that stand for none: then one of its choice."""
     try:
-        return from_limbs(limbs, length)
+        return from_limbs(limbs, SECRET)
     except ProtocolError:
-        return crypto.digest("limbs", to_bytes(np.array(limbs, np.uint64)))[:length]
+        return crypto.digest("limbs", to_bytes(np.array(limbs, np.uint64)))[:SECRET]
