@@ -5,7 +5,6 @@ import torch
 from sklearn.cluster import KMeans as Sklearn
 
 from tacit.core import BoundedMessages, DenseRows, Messages, State
-from tacit.errors import UserError
 from tacit.pieces.aggregators import KMeans, k_means
 
 
@@ -59,10 +58,3 @@ def test_the_round_s_variance_is_that_within_clusters() -> None:
     )
     square = float(total.total.double().square().sum())
     assert (total.squared_norms - square) / total.total.numel() == pytest.approx((1 + 1 + 4 + 4) / 4)
-
-
-def test_bad_arguments() -> None:
-    with pytest.raises(UserError, match="models=0 >= 1"):
-        KMeans(models=0)
-    with pytest.raises(UserError, match="warm_up=-1 >= 0"):
-        KMeans(warm_up=-1)

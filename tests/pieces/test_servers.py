@@ -1,12 +1,8 @@
 """Server updates: Add, Replace and Momentum."""
 
-from collections.abc import Callable
-
-import pytest
 import torch
 
 from tacit.core import State
-from tacit.errors import UserError
 from tacit.pieces.servers import Add, Momentum, Replace
 
 STATE = State(3, torch.tensor([1.0, 2.0]))
@@ -34,9 +30,3 @@ def test_the_state_given_is_not_changed() -> None:
     for server in (Add(), Momentum(), Replace()):
         server.apply(STATE, UPDATE)
     assert STATE.weights.tolist() == [1.0, 2.0]
-
-
-@pytest.mark.parametrize("make", [lambda: Momentum(rho=1.0), lambda: Momentum(rate=0), lambda: Add(rate=0)])
-def test_bad_arguments(make: Callable[[], object]) -> None:
-    with pytest.raises(UserError, match="Expected r"):
-        make()

@@ -8,7 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tacit.core import Budget
-from tacit.core.prices import Adjacency, Gaussian, Release, Sampling
+from tacit.core.prices import Adjacency, Gaussian, Release, Sampling, Zcdp
 from tacit.errors import UserError
 from tacit.privacy.accountants import (
     ACCOUNTANTS,
@@ -94,8 +94,8 @@ def test_no_release_costs_nothing_and_no_noise_is_unbounded(accountant):
 
 
 def test_releases_without_a_bound_are_refused():
-    with pytest.raises(UserError, match="Expected accountant rdp or rdp-classic"):
-        Pld(Adjacency.REPLACE_ONE).empty().compose(Release(Gaussian(1.0), sampling=Sampling("fixed", 0.5)))
+    with pytest.raises(UserError, match="nothing is proved about those of a fixed size"):
+        Pld().empty().compose(Release(Zcdp(0.5), sampling=Sampling("fixed", 0.5)))
 
 
 def test_accountants_by_name():

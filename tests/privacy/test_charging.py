@@ -27,7 +27,7 @@ from tacit.pieces.samplers import Poisson
 from tacit.pieces.trainers import Sgd
 from tacit.privacy.accountants import FAST_PLD, Accounting
 from tacit.privacy.charging import Charges
-from tacit.privacy.guarantee import Guarantee
+from tacit.privacy.guarantee import NO_NOISE_INSIDE, Guarantee
 from tacit.privacy.ledger import Ledger
 from tacit.privacy.planned_charges import accountant_for, calibrate, release_of
 from tacit.runs.directory import LEDGER, read_manifest
@@ -273,54 +273,37 @@ def test_clients_without_a_finite_update_do_not_end_a_run(name: str) -> None:
         tacit.train(methods.fedavg(rounds=1, cohort=3), diverging, workers=1)
 
 
-def test_a_ledger_for_add_or_remove_takes_noise_in_shares_only_if_it_is_constant(
+def test_a_ledger_takes_noise_in_shares_whatever_is_lost_and_whoever_colludes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If the noise may depend on the number of clients, the ledger must be for zero-out, and then takes both."""
-    shared, both = tmp_path / "shared.db", tmp_path / "both.db"
+    """Those who receive the models see the same noise for every cohort and every number of losses."""
+    shared = tmp_path / "shared.db"
     tacit.train(geyer(rounds=1, epsilon=30.0), task(), workers=1, ledger=shared)
-    tacit.train(distributed_noise(rounds=1), task(), workers=1, ledger=shared)
-    with pytest.raises(UserError, match="Expected zero-out adjacency, got add-or-remove"):
-        tacit.train(distributed_noise(colluding=0.1), task(), workers=1, ledger=shared)
-    with Ledger.open(shared) as ledger:
-        assert [bool(entry.digest) for entry in ledger.entries] == [True, True]
-    tacit.train(distributed_noise(rounds=1, colluding=0.1), task(), workers=1, ledger=both)
-    tacit.train(geyer(rounds=1, epsilon=30.0), task(), seed=1, workers=1, ledger=both)
+    tacit.train(distributed_noise(rounds=1, colluding=0.1), task(), workers=1, ledger=shared)
     lose(monkeypatch, *range(10))
-    with pytest.raises(BudgetError, match=r"Round 1 cannot be charged for add-or-remove .* Nothing was released"):
-        tacit.train(distributed_noise(dropouts=0.0), task(), seed=2, workers=1, ledger=shared)
-    tacit.train(distributed_noise(dropouts=0.0, rounds=1), task(), seed=2, workers=1, ledger=both)
+    tacit.train(distributed_noise(dropouts=0.0, rounds=1), task(), seed=2, workers=1, ledger=shared)
     with Ledger.open(shared) as ledger:
-        assert [bool(entry.digest) for entry in ledger.entries] == [True, True, False]  # the reservation remains
-    with Ledger.open(both) as ledger:
-        assert [bool(entry.digest) for entry in ledger.entries] == [True] * 3
-        assert ledger.accounts.clients.adjacency is Adjacency.ZERO_OUT
+        assert [bool(entry.digest) for entry in ledger.entries] == [True, True, True]
+        assert ledger.accounts.clients.adjacency is Adjacency.ADD_OR_REMOVE
+        assert len({entry.event for entry in ledger.entries[1:]}) == 1
 
 
 @pytest.mark.parametrize(
-    ("channel", "dropouts", "colluding", "expected"),
+    ("channel", "dropouts", "colluding"),
     [
-        (tacit.pieces.SecureSum(), 0.0, 0.0, Adjacency.ADD_OR_REMOVE),  # more losses than tolerated end the round
-        (tacit.pieces.SecureSum(), 0.1, 0.0, Adjacency.ADD_OR_REMOVE),
-        (tacit.pieces.SecureSum(), 0.1, 0.1, Adjacency.ZERO_OUT),
-        (tacit.pieces.IdealSum(), 0.0, 0.0, Adjacency.ZERO_OUT),  # the round goes on, with less noise
-        (tacit.pieces.IdealSum(), 0.1, 0.0, Adjacency.ZERO_OUT),
+        (tacit.pieces.SecureSum(), 0.1, 0.1),
+        (tacit.pieces.IdealSum(), 0.0, 0.0),
+        (tacit.pieces.IdealSum(), 0.1, 0.1),
     ],
 )
-def test_the_adjacency_of_a_run_covers_every_turnout_with_which_a_round_goes_on(
-    channel: Channel, dropouts: float, colluding: float, expected: Adjacency
-) -> None:
+def test_amplification_is_never_decided_after_the_fact(channel: Channel, dropouts: float, colluding: float) -> None:
     arithmetic = tacit.pieces.Grid() if isinstance(channel, tacit.pieces.SecureSum) else tacit.pieces.Reals()
     fields = {"channel": channel, "mechanism.arithmetic": arithmetic}
     method = distributed_noise(dropouts=dropouts, colluding=colluding, **fields)
-    assert accountant_for(method, 200).adjacency is expected
-    assert accountant_for(geyer(), 200).adjacency is Adjacency.ADD_OR_REMOVE
+    assert accountant_for(method, 200).adjacency is Adjacency.ADD_OR_REMOVE
     reserved = Charges.begin(replace(method, sampler=Poisson(100)), ClientUnits.whole(200), []).reserve()
-    if expected is Adjacency.ZERO_OUT:
-        assert reserved.settle(Turnout(100, 50)).epsilon > reserved.epsilon
-    else:
-        with pytest.raises(BudgetError, match="cannot be charged for add-or-remove"):
-            reserved.settle(Turnout(100, 50))
+    for delivered in (100, 90, 50, 0):
+        assert reserved.settle(Turnout(100, delivered)) is reserved
 
 
 def distributed_noise(**changes: object) -> tacit.Method:
@@ -342,26 +325,78 @@ def lose(patch: pytest.MonkeyPatch, *clients: int) -> None:
     patch.setattr(worker, "reject_unusable", without_lost)
 
 
-def test_fewer_noise_shares_than_tolerated_cost_more_and_more_cost_the_same() -> None:
-    """Up to two of ten losses, the sum has the declared noise; beyond, it has less.
+def noise_for_records(**changes: object) -> tacit.Method:
+    """Noise for records in the clients' sum, of random cohorts: against the server, missing noise costs more."""
+    options = {"rounds": 5, "rate": 0.25, "noise": 2.0, "epsilon": 30.0, "delta": 1e-3}
+    ideal = {
+        "channel": tacit.pieces.IdealSum(),
+        "mechanism.arithmetic": tacit.pieces.Reals(),
+        "mechanism.dropouts": 0.0,
+    }
+    return replace(methods.make("dp-fedsgd", {**options, **ideal, **changes}), sampler=Poisson(10))
 
-    Of nine clients, only one may be lost. So with two, its variance shows that ten took part: nothing is amplified.
+
+def against_the_server(method: tacit.Method, *turnouts: Turnout) -> float | None:
+    """The ε against the server and clients of the same rounds, in which client 0 always took part."""
+    history = played(*turnouts)
+    return Charges.begin(method, ClientUnits.whole(20), history).guarantee(history).server_epsilon
+
+
+def in_full(*noises: float) -> float:
+    releases = [Release(Gaussian(noise)) for noise in noises]
+    return Accounting.of(FAST_PLD, releases).epsilon(1e-3)
+
+
+def test_missing_noise_costs_more_against_those_who_know_the_cohort() -> None:
+    """Up to two of ten losses, the others' noise is that declared without any one share; beyond, it is less.
+
+    Cohorts have ten clients on average, of whom eight have to deliver: the noise is 8/7 of the declared one.
     """
     method = distributed_noise(dropouts=0.2)
-    reserved = Charges.begin(method, ClientUnits.whole(20), played(Turnout(10, 9))).reserve()
-    for delivered in (9, 10):
-        assert reserved.settle(Turnout(10, delivered)).epsilon == reserved.epsilon
+    for delivered in (8, 9, 10):
+        assert against_the_server(method, Turnout(10, delivered)) == pytest.approx(in_full(2.0))
+    assert against_the_server(method, Turnout(10, 5)) == pytest.approx(in_full(2.0 * (8 / 7 * 5 / 8 * 4 / 5) ** 0.5))
+    assert against_the_server(method, Turnout(5, 4)) == pytest.approx(in_full(2.0 * (8 / 7 * 3 / 4) ** 0.5))
+    both = against_the_server(method, Turnout(10, 10), Turnout(10, 5))
+    assert both == pytest.approx(in_full(2.0, 2.0 * (8 / 7 * 4 / 8) ** 0.5))
+
+
+def test_colluding_clients_are_counted_where_they_know_the_cohort_and_only_there() -> None:
+    """Three of ten may disclose their shares: sampling amplifies for those who receive the models, nevertheless."""
+    method = distributed_noise(colluding=0.3, dropouts=0.0)
+    history = played(Turnout(10, 10))
+    found = Charges.begin(method, ClientUnits.whole(20), history).guarantee(history)
     amplified = Release(Gaussian(2.0), sampling=Sampling("poisson", 0.5))
-    accountant = replace(FAST_PLD, adjacency=Adjacency.ZERO_OUT)
-    assert reserved.epsilon == pytest.approx(Accounting.of(accountant, [amplified] * 2).epsilon(1e-3))
-    few = reserved.settle(Turnout(10, 5))
-    assert few.accounting.rounds == 2
-    costlier = Release(Gaussian(2.0 * (5 / 8) ** 0.5), constant=False)
-    assert few.epsilon == pytest.approx(Accounting.of(accountant, [amplified, costlier]).epsilon(1e-3))
-    last = replace(costlier, loss=Gaussian(2.0))
-    tolerated = reserved.settle(Turnout(10, 8))
-    assert tolerated.epsilon == pytest.approx(Accounting.of(accountant, [amplified, last]).epsilon(1e-3))
-    assert reserved.epsilon < tolerated.epsilon < reserved.settle(Turnout(10, 7)).epsilon < few.epsilon
+    assert (found.adjacency, found.amplified) == ("add-or-remove", True)
+    assert found.epsilon == pytest.approx(Accounting.of(FAST_PLD, [amplified]).epsilon(1e-3), rel=1e-3)
+    assert found.server_epsilon == pytest.approx(in_full(2.0))
+    assert "Against the server and the other clients of a round, who know who took part" in str(found)
+    assert "(zero-out; worst client, 1 round)" in str(found)
+
+
+@pytest.mark.parametrize(("clients", "lost", "colluding", "honest"), [(3, 0, 0.0, 2), (5, 1, 0.0, 3), (10, 1, 0.3, 6)])
+def test_the_noise_of_all_but_one_client_suffices_where_all_take_part(
+    clients: int, lost: int, colluding: float, honest: int
+) -> None:
+    """What is claimed holds against each client, which knows its own share: its ε is not larger."""
+    method = distributed_noise(colluding=colluding, cohort=clients, dropouts=lost / clients)
+    assert method.mechanism.honest_clients(clients) == honest
+    method = replace(method, sampler=tacit.pieces.Everyone())
+    for delivered in range(clients - lost, clients + 1):
+        history = played(Turnout(clients, delivered))
+        found = Charges.begin(method, ClientUnits.whole(clients), history).guarantee(history)
+        assert (found.server_epsilon, found.honest_clients) == (None, honest)
+        assert f"It assumes noise from at least {honest} honest clients in every round" in str(found)
+        assert found.epsilon == pytest.approx(in_full(2.0), rel=1e-3)
+    smaller = played(Turnout(clients, clients), Turnout(clients - 1, clients - 1))  # as if a site was absent
+    found = Charges.begin(method, ClientUnits.whole(clients), smaller).guarantee(smaller)
+    counts = [method.mechanism.honest_clients(cohort) or 0 for cohort in (clients - 1, clients)]
+    assert found.honest_clients == min(counts)
+    history = played(Turnout(clients, clients - lost - 1))
+    found = Charges.begin(method, ClientUnits.whole(clients), history).guarantee(history)
+    assert found.server_epsilon is not None
+    assert found.epsilon is not None
+    assert found.server_epsilon > found.epsilon
 
 
 def test_noise_for_dropouts_that_do_not_happen_is_removed_and_costs_the_same() -> None:
@@ -372,65 +407,49 @@ def test_noise_for_dropouts_that_do_not_happen_is_removed_and_costs_the_same() -
     assert 0 < epsilon_of(spare) == epsilon_of(bare)
 
 
-def test_a_round_without_any_honest_noise_is_never_released() -> None:
-    reserved = Charges.begin(distributed_noise(colluding=0.3), ClientUnits.whole(20), []).reserve()
-    for delivered in (0, 3):
-        with pytest.raises(BudgetError, match="has no noise at all: no honest client delivered"):
-            reserved.settle(Turnout(10, delivered))
+def test_a_round_without_any_honest_noise_protects_nobody_against_those_who_know_the_cohort() -> None:
+    history = played(Turnout(10, 0))
+    found = Charges.begin(distributed_noise(colluding=0.3), ClientUnits.whole(20), history).guarantee(history)
+    assert (found.proved, found.server_epsilon) == (True, None)
+    assert NO_NOISE_INSIDE in found.not_covered
+    reserved = Charges.begin(noise_for_records(), ClientUnits((4,) * 20)).reserve(cohort=range(10))
+    with pytest.raises(BudgetError, match="has no noise at all: no honest client delivered"):
+        reserved.settle(Turnout(10, 0))
 
 
 def test_with_too_few_noise_shares_for_the_budget_nothing_is_released() -> None:
-    reserved = Charges.begin(
-        distributed_noise(epsilon=2.5, rounds=1, dropouts=0.0), ClientUnits.whole(20), []
-    ).reserve()
+    units = ClientUnits((4,) * 20)
+    planned = Charges.begin(noise_for_records(), units).reserve(cohort=range(10)).epsilon
+    tight = Charges.begin(noise_for_records(epsilon=planned * 1.05), units).reserve(cohort=range(10))
     with pytest.raises(BudgetError, match=r"because too few clients delivered their noise\. Nothing"):
-        reserved.settle(Turnout(10, 1))
+        tight.settle(Turnout(10, 5))
 
 
-def test_a_round_is_not_reserved_if_earlier_ones_cost_too_much() -> None:
-    """Even if it costs no more than planned itself, and there is no ledger."""
-    method = calibrate(distributed_noise(noise=None, epsilon=4.0, rounds=3, dropouts=0.0), ClientUnits.whole(20))
-    assert Charges.begin(method, ClientUnits.whole(20), played(*[Turnout(10, 10)] * 2)).reserve().epsilon <= 4.0
-    with pytest.raises(BudgetError, match="Round 3 would exceed the budget"):
-        Charges.begin(method, ClientUnits.whole(20), played(Turnout(10, 9), Turnout(10, 10))).reserve()
-
-
-@pytest.mark.parametrize("files", [False, True])
-def test_missing_noise_ends_a_run_before_it_exceeds_its_budget(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: bool
-) -> None:
-    """Calibrated for six rounds with the noise of all clients; client 0 is always lost, so that not all six fit."""
-    method = distributed_noise(noise=None, epsilon=4.0, rounds=6, dropouts=0.0)
-    lose(monkeypatch, 0)
-    run = tacit.train(method, task(), workers=1, randomness="seeded", out=tmp_path / "run" if files else None)
+def test_missing_noise_ends_a_run_before_it_exceeds_its_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The budget is that of all rounds with the noise of all clients; half of them are always lost."""
+    whole = tacit.train(noise_for_records(), task(), workers=1, randomness="seeded")
+    method = noise_for_records(epsilon=whole.epsilons[Unit.RECORD])
+    lose(monkeypatch, *range(10))
+    run = tacit.train(method, task(), workers=1, randomness="seeded")
     assert any(report.rejected for report in run.history)
-    assert 0 < run.state.round < 6
-    assert run.history[-1].epsilons[Unit.CLIENT] == epsilon_of(run) <= 4.0
-    played = [state for state, _ in tacit.rounds(run.spec.method, task(), workers=1, randomness="seeded")]
-    assert torch.equal(run.state.weights, played[run.state.round - 1].weights)
-    again = Charges.begin(run.spec.method, ClientUnits.whole(20), run.history)
-    assert again.epsilon == pytest.approx(epsilon_of(run))
-
-
-def test_a_first_round_beyond_the_budget_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    lose(monkeypatch, *range(15))
-    method = distributed_noise(noise=None, epsilon=1.0, rounds=1, dropouts=0.0)
-    with pytest.raises(BudgetError, match="too few clients delivered"):
-        tacit.train(method, task(), workers=1, randomness="seeded")
+    assert 0 < run.state.round < 5
+    assert run.history[-1].epsilons[Unit.RECORD] <= whole.epsilons[Unit.RECORD]
 
 
 def test_the_cost_of_missing_noise_is_in_the_ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lose(monkeypatch, 0)
-    run = tacit.train(distributed_noise(dropouts=0.0), task(), workers=1, randomness="seeded", out=tmp_path / "run")
+    run = tacit.train(noise_for_records(), task(), workers=1, randomness="seeded", out=tmp_path / "run")
     fewer = [report.round for report in run.history if report.rejected]
     assert 0 < len(fewer) < 5
     with Ledger.open(tmp_path / "run" / LEDGER) as ledger:
         assert [entry.round for entry in ledger.entries] == [1, 2, 3, 4, 5]
-        planned = {entry.event for entry in ledger.entries if entry.round not in fewer}
-        assert len(planned) == 1
-        assert not planned & {entry.event for entry in ledger.entries if entry.round in fewer}
+        noises = {
+            entry.round: {release.loss.noise_multiplier for release in entry.charge.releases}  # type: ignore[union-attr]
+            for entry in ledger.entries
+        }
+        assert all((max(noises[number]) < 2.0) == (number in fewer) for number in noises)
         assert all(entry.digest for entry in ledger.entries)
-        assert ledger.accounts.clients.epsilon(1e-3) == pytest.approx(epsilon_of(run))
+        assert ledger.accounts[Unit.RECORD].epsilon(1e-3) == pytest.approx(epsilon_of(run), rel=1e-3)
 
 
 @pytest.mark.parametrize("moment", ["before the release", "after the release"])
@@ -438,7 +457,7 @@ def test_a_kill_around_the_release_of_a_costlier_round(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
     """The round was charged more than planned, and is then repeated without a new charge, bitwise equal."""
-    faulty = distributed_noise(dropouts=0.0)
+    faulty = noise_for_records()
     lose(monkeypatch, 0, 1, 2)
     whole = tacit.train(faulty, task(), workers=1, randomness="seeded", out=tmp_path / "whole")
     costlier = next(report.round for report in whole.history if report.rejected)
@@ -462,7 +481,7 @@ def test_a_kill_around_the_release_of_a_costlier_round(
     assert torch.equal(resumed.state.weights, whole.state.weights)
     with Ledger.open(tmp_path / "run" / LEDGER) as ledger, Ledger.open(tmp_path / "whole" / LEDGER) as other:
         assert ledger.entries == other.entries
-        assert ledger.accounts.clients.epsilon(1e-3) == pytest.approx(epsilon_of(whole))
+        assert ledger.accounts[Unit.RECORD].epsilon(1e-3) == pytest.approx(epsilon_of(whole), rel=1e-3)
 
 
 def _private() -> tacit.Method:

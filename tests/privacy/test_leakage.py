@@ -23,7 +23,7 @@ def test_leakage_is_accounted_for_each_client():
     accounting = account(methods.ifca_dp(), 2, *[(0, 1)] * 4, (0, 2), (0,))
     assert accounting.per_round == pytest.approx(0.4)
     assert accounting.by_client == pytest.approx({0: 2.4, 1: 1.6, 2: 0.4})
-    assert (accounting.leaked(3), accounting.maximum, accounting.mean) == pytest.approx((0.0, 2.4, 4.4 / 4))
+    assert (accounting.leakage_of(3), accounting.maximum, accounting.mean) == pytest.approx((0.0, 2.4, 4.4 / 4))
     assert accounting.guarantee().leakage == pytest.approx(2.4)
 
 

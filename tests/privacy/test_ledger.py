@@ -304,7 +304,7 @@ def test_a_read_only_ledger_is_refused_before_anything_is_released(tmp_path):
     ledger._file._connection.close()
     ledger._file._connection = sqlite3.connect(f"file:{file}?mode=ro", uri=True, isolation_level=None)
     with ledger._file.errors():
-        ledger._load(None, None)
+        ledger._load(None, None, None)
     with ledger, pytest.raises(StorageError, match="readonly"):
         ledger.reserve("run", 5, of(RELEASE))
     assert ledger.accounts.clients.rounds == 4

@@ -1,8 +1,10 @@
 """What runs for different units, or with other partitions, release together about one client, record or person."""
 
+import hashlib
 import math
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import reduce
 from pathlib import Path
 
@@ -18,15 +20,17 @@ from torch import nn
 
 import tacit
 from tacit.core import Budget
-from tacit.core.prices import Gaussian, Release, Repeated, Sampling, Unit, Zcdp
-from tacit.errors import BudgetError
+from tacit.core.prices import NO_LIMIT, ClientUnits, Gaussian, Release, Repeated, Sampling, Unit, Zcdp
+from tacit.errors import BudgetError, LedgerError, UserError
+from tacit.pieces.mechanisms import CentralGaussian, MedianClip
 from tacit.privacy.accountants import FAST_PLD, Accounting, Rdp
-from tacit.privacy.client_choices import undominated
+from tacit.privacy.client_choices import drop_dominated
 from tacit.privacy.guarantee import AT_SEVERAL, Guarantee
 from tacit.privacy.ledger import Ledger
 from tacit.privacy.ledger_accounts import LedgerAccounts
-from tacit.privacy.ledger_head import NO_CLIENTS
-from tacit.privacy.renyi import removed_and_added
+from tacit.privacy.ledger_head import NO_CLIENTS, NO_PROOF
+from tacit.privacy.planned_charges import charge_of
+from tacit.privacy.renyi import bounds_of_replacement
 from tacit.privacy.unit_accounting import Charge, UnitAccounting
 
 DELTA = 1e-5
@@ -176,12 +180,98 @@ def test_only_what_surely_costs_no_more_is_left_out() -> None:
         _counter([Repeated(step(rate=0.05), 9)]),
         _counter([Repeated(step(noise=0.9, rate=0.01), 1)]),
     )
-    assert list(undominated([less, more, other])) == [more, other]
+    assert list(drop_dominated([less, more, other])) == [more, other]
     assert UnitAccounting(Unit.RECORD, {0: less}).epsilon(DELTA) < UnitAccounting(Unit.RECORD, {0: more}).epsilon(DELTA)
 
 
 def _counter(each: Iterable[Repeated]) -> Counter[Release]:
     return sum((Counter({one.release: one.times}) for one in each), Counter())
+
+
+def run_of(unit: Unit = Unit.RECORD, copies: int = 0, **steps: int) -> Charge:
+    """A run by the identities of its clients' data, which it numbers in this order."""
+    clients = {number: Repeated(step(), count) for number, count in enumerate(steps.values())}
+    return Charge(unit, clients, copies, identities=dict(enumerate(steps)))
+
+
+@pytest.mark.parametrize(
+    ("runs", "steps"),
+    [
+        ([run_of(a=40, b=10), run_of(b=40, a=10)], 50),  # the same data under other numbers
+        ([run_of(a=40, b=10), run_of(a=10, b=20, c=45)], 50),  # a hospital joins: its records were in no earlier run
+        ([run_of(a=40, b=10), run_of(a=10, b=20, c=60)], 60),
+        ([run_of(a=40, b=10), run_of(a=10, changed=30)], 50),  # records of b may be at the client that changed
+        ([run_of(a=40, b=30), run_of(a=10, changed=30)], 60),
+        ([run_of(a=40, b=10), run_of(other=30, another=20)], 70),  # nothing shows that they are disjoint
+        ([run_of(a=40, b=10), records(30)], 70),  # a run that does not know its data
+        ([run_of(a=40, b=10), run_of(b=40, a=10), run_of(b=40, a=10)], 90),
+        ([run_of(a=40, b=10), run_of(b=40, a=10), records(30)], 80),
+        ([run_of(Unit.PERSON, 1, a=40, b=10), run_of(Unit.PERSON, 1, b=40, a=10)], 50),
+        ([run_of(Unit.PERSON, 0, a=40, b=10), run_of(Unit.PERSON, 0, b=40, a=10)], 80),  # who may be at several
+        ([run_of(Unit.PERSON, 1, a=40, b=10), run_of(Unit.PERSON, 2, b=40, a=10)], 120),
+    ],
+)
+@pytest.mark.parametrize("backwards", [False, True])
+def test_equal_data_are_the_same_client_and_different_ones_never_disjoint(
+    runs: list[Charge], steps: int, backwards: bool, tmp_path: Path
+) -> None:
+    named = [(f"run {number}", charge) for number, charge in enumerate(runs[:: -1 if backwards else 1])]
+    found = accounts(*named)
+    unit = runs[0].unit
+    assert found[unit].epsilon(DELTA) == pytest.approx(composed((1.0, 0.1, steps, False)), rel=1e-3)
+    with Ledger.open(tmp_path / "ledger.db", Budget(1000, DELTA)) as ledger:
+        for name, charge in named:
+            ledger.reserve(name, 1, charge)
+    with Ledger.open(tmp_path / "ledger.db") as ledger:  # as it was written
+        assert ledger.use.epsilons[unit] == pytest.approx(composed((1.0, 0.1, steps, False)), rel=1e-3)
+
+
+def test_three_runs_that_have_data_in_common_two_by_two_are_never_charged_too_little() -> None:
+    """A record of `a` costs 40 + 10 steps, and 50 more if it is at `new`; in another order, the bound is less tight."""
+    runs = [run_of(a=40, b=10), run_of(a=10, changed=30), run_of(b=5, new=50)]
+    for order, steps in (([0, 1, 2], 100), ([2, 1, 0], 120)):
+        found = accounts(*[(f"run {number}", runs[number]) for number in order])
+        assert found[Unit.RECORD].epsilon(DELTA) == pytest.approx(composed((1.0, 0.1, steps, False)), rel=1e-3)
+
+
+def test_two_clients_with_equal_data_are_no_identity() -> None:
+    """Which of them is which in another run is not known."""
+    twins = Charge(Unit.RECORD, {0: Repeated(step(), 40), 1: Repeated(step(), 10)}, identities={0: "same", 1: "same"})
+    found = accounts(("one", twins), ("other", run_of(same=40)))
+    assert found[Unit.RECORD].epsilon(DELTA) == pytest.approx(composed((1.0, 0.1, 80, False)), rel=1e-3)
+
+
+def test_runs_on_the_same_hospitals_are_known_by_the_digests_of_their_data(tmp_path: Path) -> None:
+    """In whichever order they come; with another partition of the same rows, each run counts at its worst client."""
+    torch.manual_seed(0)
+    parts = [(torch.randn(size, 3), torch.arange(size) % 2) for size in (10, 80)]
+    options = {"rounds": 1, "cohort": 2, "noise": 2.0, "epsilon": None, "delta": DELTA, "batch_size": 5, "epochs": 1}
+    method = tacit.methods.make("dp-sgd", options)
+    path = tmp_path / "ledger.db"
+    Ledger.open(path, Budget(100.0, DELTA)).close()
+    used = []
+    for order in ([0, 1], [1, 0]):
+        task = tacit.Task(model=lambda: nn.Linear(3, 2), clients=[parts[each] for each in order])
+        run = tacit.train(method, task, workers=1, ledger=path)
+        assert run.ledger is not None
+        used.append(run.ledger.epsilons[Unit.RECORD] or 0.0)
+    charged = charge_of(run.spec.method, ClientUnits((80, 10)), 0, (0, 1))
+    twice = UnitAccounting.of(Unit.RECORD, [charged] * 2)
+    assert used[1] == pytest.approx(twice.epsilon(DELTA), rel=1e-3)
+    x, y = (torch.cat(each) for each in zip(*parts, strict=True))
+    mixed = tacit.Task(model=lambda: nn.Linear(3, 2), clients=[(x[::2], y[::2]), (x[1::2], y[1::2])])
+    third = tacit.train(method, mixed, workers=1, ledger=path).ledger
+    assert third is not None
+    assert (third.epsilons[Unit.RECORD] or 0.0) > 1.03 * used[1]
+    assert not any(digest_without_key(*part) in path.read_bytes() for part in parts)
+
+
+def digest_without_key(*tensors: torch.Tensor) -> bytes:
+    found = hashlib.blake2b(digest_size=16)
+    for tensor in tensors:
+        found.update(f"{tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        found.update(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return found.hexdigest()[:16].encode()
 
 
 # A person at several clients
@@ -205,6 +295,55 @@ def test_a_person_at_several_clients_is_charged_for_all_of_them() -> None:
         summed = accounts(("run", records(20, unit=Unit.PERSON, copies=copies, summed=True)))
         drawn = 1 - 0.9**copies
         assert summed[Unit.RECORD].epsilon(DELTA) == pytest.approx(composed((1 / copies, drawn, 20, False)), rel=1e-3)
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_person_whose_clients_one_run_knows_counts_at_as_many_in_the_others(tmp_path: Path, order: int) -> None:
+    """A population on disk does not say at how many clients a person is; another run on the same data does."""
+    known, unknown = (records(20, unit=Unit.PERSON, copies=copies) for copies in (2, 0))
+    summed = records(20, unit=Unit.PERSON, copies=0, summed=True)
+    found = accounts(*[("known", known), ("unknown", unknown), ("summed", summed)][::order])
+    expected = composed((1.0, 0.1, 80, False), (1 / 2, 1 - 0.9**2, 20, False))
+    assert found[Unit.PERSON].epsilon(DELTA) == pytest.approx(expected, rel=1e-3)
+    alone = accounts(("unknown", unknown))
+    assert alone[Unit.PERSON].epsilon(DELTA) == pytest.approx(composed((1.0, 0.1, 20, False)), rel=1e-3)
+    with Ledger.open(tmp_path / "ledger.db", Budget(1000, DELTA)) as ledger:
+        for number, charge in enumerate([unknown, known][::order]):
+            ledger.reserve(f"run {number}", 1, charge)
+    with Ledger.open(tmp_path / "ledger.db") as ledger:
+        assert ledger.use.epsilons[Unit.PERSON] == pytest.approx(composed((1.0, 0.1, 80, False)), rel=1e-3)
+
+
+def test_what_is_not_proved_is_not_added_to_what_is(tmp_path: Path) -> None:
+    """With a bound that is the median of private norms, ε is nominal; a ledger would state it as that of all runs."""
+    torch.manual_seed(0)
+    task = tacit.Task(model=lambda: nn.Linear(3, 2), clients=[(torch.randn(9, 3), torch.arange(9) % 2)] * 4)
+    mechanism = CentralGaussian(clip=MedianClip(), noise_multiplier=4.0)
+    method = replace(tacit.methods.geyer(rounds=1, cohort=4), mechanism=mechanism, budget=None)
+    Ledger.open(tmp_path / "ledger.db", Budget(8.0, DELTA)).close()
+    with pytest.raises(UserError, match=r"Expected no ledger of several runs for geyer: .* median"):
+        tacit.train(method, task, workers=1, ledger=tmp_path / "ledger.db")
+    assert not tacit.train(method, task, workers=1, out=tmp_path / "run").privacy.proved  # with a ledger of its own
+
+
+def test_a_ledger_that_is_not_limited_takes_the_limit_of_whoever_opens_it(tmp_path: Path) -> None:
+    path, without = tmp_path / "ledger.db", Budget(NO_LIMIT, DELTA)
+    with Ledger.open(path, limit=without) as ledger:
+        for number in range(10):
+            ledger.reserve("clients", number + 1, CLIENTS)
+    with Ledger.open(path, limit=Budget(3.9, DELTA)) as ledger:
+        assert ledger.use.epsilons[Unit.CLIENT] == pytest.approx(3.9, abs=5e-3)
+        with pytest.raises(BudgetError, match=r"budget of ε = 3\.9"):
+            ledger.reserve("clients", 11, CLIENTS)
+    with Ledger.open(path, limit=without) as ledger:
+        ledger.reserve("not proved", 1, Charge.of_clients(Release(Gaussian(0.0))))
+    with Ledger.open(path, limit=Budget(1e6, DELTA)) as ledger:
+        assert str(ledger.use) == f"Ledger {path}: {NO_PROOF}"
+        with pytest.raises(BudgetError):
+            ledger.reserve("clients", 11, CLIENTS)
+    Ledger.open(tmp_path / "own.db", Budget(2.0, DELTA)).close()
+    with pytest.raises(LedgerError, match="A ledger has only one budget"):
+        Ledger.open(tmp_path / "own.db", limit=without)
 
 
 def test_a_ledger_that_names_a_vast_number_of_clients_is_answered() -> None:
@@ -270,7 +409,7 @@ def _noise(run: tacit.Run) -> float:
 
 def test_to_replace_is_to_remove_and_to_add() -> None:
     orders = np.arange(2.0, 41)
-    found: NDArray[np.float64] = removed_and_added(0.3 * orders)
+    found: NDArray[np.float64] = bounds_of_replacement(0.3 * orders)
     assert found == pytest.approx(4 * 0.3 * orders[: len(found)])
     assert Zcdp(0.3, 0.1).at_distance(2) == Zcdp(1.2, 0.1 * 7 / 3)
     assert Zcdp(0.3).at_distance(3).rho >= 9 * 0.3

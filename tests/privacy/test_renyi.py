@@ -45,7 +45,7 @@ def test_the_bound_for_replace_one_equals_that_of_dp_accounting(noise, rate):
     orders = np.array([2.0, 3.0, 4.0, 7.0, 16.0, 33.0, 64.0])
     event = dp.SampledWithoutReplacementDpEvent(6000, round(6000 * rate), dp.GaussianDpEvent(noise))
     theirs = rdp.RdpAccountant(orders, dp.NeighboringRelation.REPLACE_ONE).compose(event).rdp
-    np.testing.assert_allclose(renyi.replaced(orders, noise, rate), theirs, rtol=1e-6)
+    np.testing.assert_allclose(renyi.replace_one(orders, noise, rate), theirs, rtol=1e-6)
 
 
 def divergence(order: float, one: tuple[float, ...], other: tuple[float, ...], noise: float, rate: float) -> float:
@@ -68,9 +68,9 @@ def test_fixed_size_cohorts_have_sensitivity_2(order):
     zeroed = divergence(order, (0, 2), (0, 1), noise, rate)
     orders = np.array([float(order)])
     assert removed == pytest.approx(renyi.sampled(orders, noise / 2, rate)[0], rel=1e-6)
-    assert zeroed <= renyi.replaced(orders, noise / 2, rate)[0]
+    assert zeroed <= renyi.replace_one(orders, noise / 2, rate)[0]
     if order > 2:  # sensitivity 1 is not enough, not even for a client that is zeroed out
-        assert zeroed > renyi.replaced(orders, noise, rate)[0]
+        assert zeroed > renyi.replace_one(orders, noise, rate)[0]
 
 
 def test_noise_whose_square_underflows_is_no_noise() -> None:

@@ -8,10 +8,27 @@ from torch import Tensor
 
 from tacit.core import BoundedMessages, Mean, State, Sum
 from tacit.core.interfaces import Aggregator, Summation
-from tacit.errors import expect
+from tacit.core.prices import Unit
+from tacit.errors import whole
 
-__all__ = ["KMeans", "Mean", "WeightedMean"]
+__all__ = ["KMeans", "Mean", "Total", "WeightedMean"]
 MAX_ITERATIONS = 300  # of k-means, as in scikit-learn
+
+
+@dataclass(frozen=True)
+class Total(Aggregator):
+    """The sum of the messages: that of clients that deliver, and not an estimate of what the others would have sent."""
+
+    requires: ClassVar[Summation] = "sum"
+    bounded_for: ClassVar[tuple[Unit, ...]] = tuple(Unit)
+
+    def combine(self, bounded: BoundedMessages, state: State) -> Sum:
+        rows = bounded.messages.rows
+        squared_norms = float(rows.norms().double().square().sum())
+        return bounded.summed(rows.sum(), float(rows.count), squared_norms)
+
+    def finish(self, total: Sum) -> Tensor:
+        return total.total
 
 
 @dataclass(frozen=True)
@@ -49,8 +66,8 @@ class KMeans(Aggregator):
     warm_up: int = 0
 
     def __post_init__(self) -> None:
-        expect(self.models >= 1, f"models={self.models} >= 1")
-        expect(self.warm_up >= 0, f"warm_up={self.warm_up} >= 0")
+        whole(1, models=self.models)
+        whole(0, warm_up=self.warm_up)
 
     def combine(self, bounded: BoundedMessages, state: State) -> Sum:
         """The new hypotheses, from all messages of a round at once, and the variance within clusters."""

@@ -13,7 +13,7 @@ from torch import Tensor
 from tacit.core.interfaces import Sampler
 from tacit.core.keys import FEW, Key
 from tacit.core.prices import Sampling
-from tacit.errors import expect
+from tacit.errors import expect, positive, whole
 
 __all__ = ["Everyone", "FixedSize", "Growing", "Poisson"]
 
@@ -36,7 +36,7 @@ class FixedSize(Sampler):
     size: int
 
     def __post_init__(self) -> None:
-        expect(self.size >= 1, f"size={self.size} >= 1")
+        whole(1, size=self.size)
 
     def cohort(self, population: int, index: int, key: Key) -> Tensor:
         _check_fits(self.size, population)
@@ -59,7 +59,7 @@ class Poisson(Sampler):
     size: float
 
     def __post_init__(self) -> None:
-        expect(self.size > 0, f"size={self.size} > 0")
+        positive(size=self.size)
 
     def cohort(self, population: int, index: int, key: Key) -> Tensor:
         stream, rate = key.stream(), self.sampling(population, index).rate
@@ -87,7 +87,7 @@ class Growing(Sampler):
     def __post_init__(self) -> None:
         expect(len(self.stages) > 0, "at least one (rounds, sampler) stage, got none")
         for rounds, _ in self.stages:
-            expect(rounds >= 1, f"stages of rounds={rounds} >= 1")
+            whole(1, rounds=rounds)
 
     def cohort(self, population: int, index: int, key: Key) -> Tensor:
         return self._at(index).cohort(population, index, key)

@@ -16,16 +16,18 @@ from typing import ClassVar, Self
 import dp_accounting as dp
 import numpy as np
 from dp_accounting import rdp as dp_rdp
+from dp_accounting.pld import pld_pmf as dp_pmf
 from dp_accounting.pld import privacy_loss_distribution as dp_pld
 
-from tacit.core.prices import RECIPIENTS, Adjacency, Release, Sampling, Zcdp, check_delta
+from tacit.core.prices import RECIPIENTS, Adjacency, Laplace, Release, Sampling, Zcdp, check_delta
 from tacit.core.schema import choose
-from tacit.errors import UserError, expect
-from tacit.privacy.guarantee import Guarantee, plural
+from tacit.errors import UserError, expect, positive
+from tacit.privacy.guarantee import Guarantee, detection_limit, plural
 from tacit.privacy.renyi import RenyiComposition
 
 MIN_NOISE = 0.05  # below it ε is in the hundreds, and a grid of privacy losses would fill the memory
 INTEGER_ORDERS = tuple(range(2, 257))
+SMALL_DELTA, COMPARED = 1e-6, 64  # up to its ε, this many values of ε are compared for a test
 TAIL = 1e-15  # probability that a composition may move to infinite loss, always on the safe side
 MAX_FOUND_ROUNDS = 20_000  # upper limit of every search for a number of rounds
 
@@ -97,11 +99,7 @@ def default_accountant(*releases: Release) -> Accountant:
         for release in distinct
     )
     adjacency = Adjacency.ADD_OR_REMOVE if proved else Adjacency.ZERO_OUT
-    fixed = any(
-        release.amplification.kind == "fixed" and release.adjacency_under(adjacency) is not Adjacency.ADD_OR_REMOVE
-        for release in distinct
-    )
-    if fixed or any(isinstance(release.loss, Zcdp) for release in distinct):
+    if any(isinstance(release.loss, Zcdp) for release in distinct):
         return Rdp(adjacency)
     return FAST_PLD if proved else replace(FAST_PLD, adjacency=adjacency)
 
@@ -143,13 +141,19 @@ class PldComposition:
         noise, sampling = release.loss.noise_multiplier, release.amplification
         adjacency = release.adjacency_under(self.adjacency)
         sensitivity = sampling.sensitivity(adjacency)
+        if isinstance(release.loss, Laplace):  # what sampling would amplify is left aside
+            pure = dp_pld.from_privacy_parameters(
+                dp.pld.common.DifferentialPrivacyParameters(sensitivity / noise, 0.0),
+                value_discretization_interval=self.interval,
+            )
+            return replace(self, distribution=_convolve(self.distribution, pure.self_compose(count)))
         if noise < MIN_NOISE * sensitivity:
             return replace(self, unbounded=True)
         if sampling.rate == 1:
             return replace(self, precision=self.precision + count * sensitivity**2 / noise**2)
         one = (noise, sampling, adjacency, self.interval)
-        added = _truncated(*one) if count == 1 else _single(*one).self_compose(count)
-        return replace(self, distribution=_convolved(self.distribution, added))
+        added = _truncate(*one) if count == 1 else _single(*one).self_compose(count)
+        return replace(self, distribution=_convolve(self.distribution, added))
 
     def epsilon(self, delta: float) -> float:
         """The ε at this δ; infinite if a release had almost no noise."""
@@ -170,17 +174,17 @@ class PldComposition:
             return self.distribution
         noise = 1 / math.sqrt(self.precision)
         over_everyone = _single(noise, Sampling(), Adjacency.ADD_OR_REMOVE, self.interval)
-        return _convolved(self.distribution, over_everyone)
+        return _convolve(self.distribution, over_everyone)
 
 
-def _convolved(
+def _convolve(
     first: dp_pld.PrivacyLossDistribution | None, second: dp_pld.PrivacyLossDistribution
 ) -> dp_pld.PrivacyLossDistribution:
     return second if first is None else first.compose(second, TAIL)
 
 
 @lru_cache(maxsize=64)
-def _truncated(
+def _truncate(
     noise: float, sampling: Sampling, adjacency: Adjacency, interval: float
 ) -> dp_pld.PrivacyLossDistribution:
     """One release without the far tails, which cost time in every convolution."""
@@ -190,16 +194,45 @@ def _truncated(
 @lru_cache(maxsize=64)
 def _single(noise: float, sampling: Sampling, adjacency: Adjacency, interval: float) -> dp_pld.PrivacyLossDistribution:
     """One release. For Poisson cohorts, `dp_accounting` itself applies the factor 2 of replace-one."""
-    if adjacency is not Adjacency.ADD_OR_REMOVE and sampling.kind == "fixed":
-        raise UserError(f"Expected accountant rdp or rdp-classic: pld has no bound for fixed sizes and {adjacency}.")
-    replaces = adjacency is Adjacency.REPLACE_ONE and sampling.rate < 1
+    replaces = adjacency is Adjacency.REPLACE_ONE and sampling.rate < 1 and sampling.kind == "poisson"
     relations = dp.NeighboringRelation
-    return dp_pld.from_gaussian_mechanism(
+    single = dp_pld.from_gaussian_mechanism(
         noise if replaces else noise / sampling.sensitivity(adjacency),
         value_discretization_interval=interval,
         sampling_prob=sampling.rate,
         neighboring_relation=relations.REPLACE_ONE if replaces else relations.ADD_OR_REMOVE_ONE,
     )
+    return _replace_one(single) if adjacency is not Adjacency.ADD_OR_REMOVE and sampling.kind == "fixed" else single
+
+
+def _replace_one(removed: dp_pld.PrivacyLossDistribution) -> dp_pld.PrivacyLossDistribution:
+    """One release over cohorts of fixed size, in which a client is replaced, or its row is set to zero.
+
+    `removed`: for the pair of a sampled Gaussian at the distance of two rows, in both directions.
+
+    Formal guarantees: let o be the row of the client that takes the place of the replaced one where that is not drawn
+    (the same for both data sets), x and x' its rows, N(·) the noisy sum of the others and that row, q the rate. Given
+    the others, what is released is (1 − q)·N(o) + q·N(x) or (1 − q)·N(o) + q·N(x'). For α ≥ 1, advanced joint convexity
+    bounds the hockey-stick divergence of this pair, in either direction, by q·D(1 + (α − 1)/q), where D is that of two
+    Gaussians at the distance of two rows: that is the divergence of `removed` when the client is removed. For α < 1,
+    H_α(P‖Q) = 1 − α + α·H_{1/α}(Q‖P) gives that when it is added. The larger one of both directions at each α is
+    convex (at α = 1 since the slope of D is at least −1/2 there), so that it is the curve of one pair, which dominates
+    both directions and can be composed. Its losses above 0 are those of the removal, those below 0 those of the
+    addition, and the rest of the probability is at 0.
+
+    Reference: Balle, Barthe, Gaboardi 2018. Privacy Amplification by Subsampling, Theorems 2 and 9; Zhu, Dong, Wang
+    2022. Optimal Accounting of Differential Privacy via Characteristic Function, Proposition 10.
+    """
+    above, below = removed._pmf_remove.to_dense_pmf(), removed._pmf_add.to_dense_pmf()
+    gains = above._probs[max(1 - above._lower_loss, 0) :]
+    first = max(above._lower_loss, 1)
+    drops = below._probs[: max(-below._lower_loss, 0)]
+    lowest = min(below._lower_loss, 0)
+    masses = np.zeros(first + len(gains) - lowest)
+    masses[: len(drops)], masses[first - lowest :] = drops, gains
+    masses[-lowest] = max(0.0, 1 - above._infinity_mass - masses.sum())
+    pmf = dp_pmf.DensePLDPmf(above._discretization, lowest, masses, above._infinity_mass, pessimistic_estimate=True)
+    return dp_pld.PrivacyLossDistribution(pmf)
 
 
 @dataclass(frozen=True, eq=False)
@@ -251,8 +284,22 @@ class Accounting:
 
     def delta(self, epsilon: float) -> float:
         """The δ at this ε."""
-        expect(epsilon > 0, f"epsilon={epsilon:g} > 0")
+        positive(epsilon=epsilon)
         return min(1.0, self.composition.delta(epsilon) + _delta_of_distance(self.distance, epsilon) + self.failure)
+
+    def detection_limit(self, false_alarms: float) -> float:
+        """The highest detection rate of any test of one unit with this rate of false alarms.
+
+        Formal guarantees: (ε, δ(ε)) holds for every ε, and each of these bounds the rate; so does the smallest bound,
+        which is that of the trade-off function if ε takes all values.
+
+        Reference: Dong, Roth, Su 2022. Gaussian Differential Privacy, Proposition 2.12.
+        """
+        highest = self.epsilon(SMALL_DELTA)
+        if math.isinf(highest):
+            return 1.0
+        epsilons = (highest * step / COMPARED for step in range(1, COMPARED + 1) if highest)
+        return min((detection_limit(each, self.delta(each), false_alarms) for each in epsilons), default=false_alarms)
 
     def noise_error(self, delta: float) -> float:
         """The part of δ that covers the distance between drawn and accounted noise.
@@ -279,7 +326,6 @@ class Accounting:
             adjacency=self.accountant.adjacency.value,
             sampling=describe_stages(release.sampling for release in all_releases),
             amplified=any(release.amplification.rate < 1 for release in all_releases),
-            full_rounds=sum(release.amplification.rate > release.sampling.rate for release in all_releases),
             accountant=self.accountant.name,
             adversary=adversary,
         )

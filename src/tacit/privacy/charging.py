@@ -16,7 +16,7 @@ from functools import cached_property, reduce
 from typing import Self
 
 from tacit.core import Method, Report, State, Turnout
-from tacit.core.prices import ClientUnits, Release, Sampling, Unit
+from tacit.core.prices import Adjacency, ClientUnits, Release, Sampling, Unit
 from tacit.core.provenance import declaration
 from tacit.errors import BudgetError
 from tacit.privacy.accountants import Accounting, describe_stages
@@ -25,7 +25,10 @@ from tacit.privacy.guarantee import (
     AT_SEVERAL,
     COPIES,
     DROPOUTS,
+    FALSE_ALARMS,
     IN_COMMON,
+    LAST_BITS,
+    NO_NOISE_INSIDE,
     PERSONS,
     PUBLIC_POPULATION,
     SHARES,
@@ -38,7 +41,7 @@ from tacit.privacy.guarantee import (
     within_adversary,
 )
 from tacit.privacy.ledger import Ledger, LedgerEntry
-from tacit.privacy.planned_charges import accountant_of, charge_of, rounds_allowed
+from tacit.privacy.planned_charges import accountant_of, charge_of, release_inside, rounds_allowed
 from tacit.privacy.unit_accounting import ANYONE, Charge, UnitAccounting
 
 
@@ -218,12 +221,12 @@ class Charges:
         price = self.method.terms.prices[Unit.RECORD if self.unit.within_client else Unit.CLIENT]
         if price.reason:
             nominal = f"Nominal ε = {self.epsilon:.4g} at δ = {self.delta:g}, as if that were proved."
-            return Guarantee.none(price.reason, self.rounds, self.unit).excluding(nominal, *self._not_covered)
+            return Guarantee.none(price.reason, self.rounds, self.unit).with_limits(nominal, *self._not_covered)
         worst = self.accounting.worst(self.delta, fine=True)
         if worst is None or math.isinf(worst.epsilon):
             reason = "nothing was released yet" if worst is None else f"no finite ε holds at δ = {self.delta:g}"
-            return Guarantee.none(reason, self.rounds, self.unit).excluding(*self._not_covered)
-        releases = self._releases(worst.client, history)
+            return Guarantee.none(reason, self.rounds, self.unit).with_limits(*self._not_covered)
+        releases = self._releases(worst.client)
         adversary = releases[0].adversary
         if self.unit.within_client:
             adversary = within_adversary(sums=adversary if self._in_sum else "")
@@ -237,18 +240,28 @@ class Charges:
             steps=0 if worst.client is None else worst.steps,
             copies=self.units.copies,
             sampling=self._sampling(releases),
-        ).excluding(*self._not_covered, releases[0].caveat)
+            detection=self.accounting.detection_limit(FALSE_ALARMS),
+            honest_clients=self._honest_clients(releases, history),
+        ).with_limits(*self._not_covered, releases[0].caveat)
         if self.unit.within_client or self.method.mechanism.requires != "only the sum":
             return guarantee
         return self._against_server(guarantee, releases, history)
 
-    def _releases(self, client: int | None, history: Sequence[Report]) -> list[Release]:
-        """The releases about a unit of this client; about clients, one for each round as it took place."""
+    def _honest_clients(self, releases: Sequence[Release], history: Sequence[Report]) -> int | None:
+        """How many honest clients' noise the rounds rest on, at least; None: none, or sizes of cohorts are secret."""
+        if not self.unit.within_client and any(release.sampling.rate < 1 for release in releases):
+            return None
+        if self.unit.within_client and not self._in_sum:
+            return None
+        cohorts = {len(report.clients) for report in history if report.clients} or {len(self.units.sizes)}
+        counts = [self.method.mechanism.honest_clients(cohort) for cohort in cohorts]
+        return min((count for count in counts if count is not None), default=None)
+
+    def _releases(self, client: int | None) -> list[Release]:
+        """The releases about a unit of this client; about clients, one for each round."""
         if client is not None:
             return list(self.accounting.released[client])
-        turnouts: list[Turnout | None] = [report.turnout for report in history[: self.rounds]]
-        turnouts += [None] * (max(self.rounds, 1) - len(turnouts))
-        charges = (charge_of(self.method, self.units, index, (), each) for index, each in enumerate(turnouts))
+        charges = (charge_of(self.method, self.units, index, ()) for index in range(max(self.rounds, 1)))
         return [charge.clients[ANYONE].release for charge in charges]
 
     def _sampling(self, releases: Sequence[Release]) -> str:
@@ -287,23 +300,27 @@ class Charges:
             PUBLIC_POPULATION.format(population=len(self.units.sizes)),
             SIZES.format(unit=self.unit) if within and not in_sum else "",
             COPIES.format(unit=self.unit) if several else "",
-            *((alone, IN_COMMON) if within else ()),
+            *((alone, IN_COMMON, LAST_BITS.format(unit=self.unit)) if within else ()),
             *((SHARES, DROPOUTS, self._trusted_sum) if in_sum else ()),
             delta_warning(self.delta, sum(self.units.sizes), self.unit) or "",
             declaration(self.method.terms.own_parts),
         )
 
     def _against_server(self, proved: Guarantee, releases: Sequence[Release], history: Sequence[Report]) -> Guarantee:
-        """The guarantee of noise that clients add, with ε against a server that knows who took part."""
-        guarantee = proved.excluding(SHARES, DROPOUTS, self._trusted_sum)
-        worst = _most_exposed(releases, history)
+        """The guarantee of noise that clients add, with ε against those who know who took part."""
+        population, guarantee = len(self.units.sizes), proved.with_limits(SHARES, DROPOUTS, self._trusted_sum)
+        inside = [release_inside(self.method, population, index, each.turnout) for index, each in enumerate(history)]
+        if None in inside:
+            return guarantee.with_limits(NO_NOISE_INSIDE)
+        worst = _most_exposed([release for release in inside if release is not None], history)
         if self.retries:  # nobody recorded who took part in them
-            worst[releases[0].sampled(Sampling())] += self.retries
+            worst[replace(releases[0].sampled(Sampling()), constant=False)] += self.retries
         if not worst or proved.epsilon is None or self.accounting.composed is None:
             return guarantee
         rounds = worst.total()
-        epsilon = Accounting.of(self.accounting.composed.accountant).compose_all(worst, rounds).epsilon(self.delta)
-        if epsilon <= proved.epsilon * (1 + 1e-6):  # sampling amplifies nothing, and ε holds against the server too
+        accountant = replace(self.accounting.composed.accountant, adjacency=Adjacency.ZERO_OUT)
+        epsilon = Accounting.of(accountant).compose_all(worst, rounds).epsilon(self.delta)
+        if epsilon <= proved.epsilon * (1 + 1e-6):  # sampling amplifies nothing, and ε holds against them, too
             return guarantee
         return replace(guarantee, server_epsilon=epsilon, server_rounds=rounds)
 
@@ -358,9 +375,9 @@ def _most_exposed(releases: Sequence[Release], history: Sequence[Report]) -> Cou
         unsampled = release.sampled(Sampling())
         for client in report.clients:
             by_client[client][unsampled] += 1
-    return max(by_client.values(), key=_concentrated_loss, default=Counter[Release]())
+    return max(by_client.values(), key=_zcdp_of, default=Counter[Release]())
 
 
-def _concentrated_loss(counts: Counter[Release]) -> float:
+def _zcdp_of(counts: Counter[Release]) -> float:
     """The ρ of zero-concentrated differential privacy of these releases, for the comparison of clients."""
     return sum(count * (release.loss.rho + release.loss.xi) for release, count in counts.items())

@@ -58,21 +58,21 @@ def worst_choice(groups: tuple[Group, ...], delta: float, *, fine: bool) -> Acco
     many = any(max(len(clients), picks) > _MAX_COMPARED for clients, picks in groups)
     choices = [] if many else _choices(groups)
     if not choices:
-        return _bounded(groups)
+        return _bound(groups)
     composed = (accounting_of(key, tightest(key, fine=fine)) for key in choices)
     return max(composed, key=lambda each: each.epsilon(delta))
 
 
 def _choices(groups: Iterable[Group]) -> list[Key]:
     """All choices of clients; none if there are many."""
-    costly = [(list(undominated(map(Counter, map(dict, clients)))), picks) for clients, picks in groups]
+    costly = [(list(drop_dominated(map(Counter, map(dict, clients)))), picks) for clients, picks in groups]
     if math.prod(math.comb(len(clients) + picks - 1, picks) for clients, picks in costly) > MAX_CHOICES:
         return []
     chosen = product(*(combinations_with_replacement(clients, picks) for clients, picks in costly))
     return [key_of(sum((client for group in each for client in group), Counter())) for each in chosen]
 
 
-def _bounded(groups: Sequence[Group]) -> Accounting:
+def _bound(groups: Sequence[Group]) -> Accounting:
     """The bound by Rényi divergences."""
     releases = {release for clients, _ in groups for key in clients for release, _ in key}
     rdp = Rdp(default_accountant(*releases).adjacency)
@@ -106,7 +106,7 @@ def _divergences(accounting: Accounting) -> npt.NDArray[np.float64]:
     return accounting.composition.divergences
 
 
-def undominated(releases: Iterable[Counter[Release]]) -> Iterator[Counter[Release]]:
+def drop_dominated(releases: Iterable[Counter[Release]]) -> Iterator[Counter[Release]]:
     """The releases that no others dominate; of equal ones, one."""
     distinct = {key_of(each): each for each in releases}.values()
     kept: list[Counter[Release]] = []
@@ -126,19 +126,17 @@ def _dominates(costlier: Counter[Release], other: Counter[Release]) -> bool:
     At rate q' < q, a release is that at rate q with probability q'/q, and otherwise what it is without the unit: by
     joint convexity it costs no more.
     """
-    kinds = {_without_rate(release) for release in other}
+    kinds = {_drop_rate(release) for release in other}
     return all(_at_least(_rates(costlier, kind), _rates(other, kind)) for kind in kinds)
 
 
-def _without_rate(release: Release) -> Release:
+def _drop_rate(release: Release) -> Release:
     return release.sampled(Sampling())
 
 
 def _rates(releases: Counter[Release], kind: Release) -> list[tuple[float, int]]:
     """The rates of this kind of release, descending, each with the number of releases at it or above."""
-    counts = sorted(
-        ((each.sampling.rate, n) for each, n in releases.items() if _without_rate(each) == kind), reverse=True
-    )
+    counts = sorted(((each.sampling.rate, n) for each, n in releases.items() if _drop_rate(each) == kind), reverse=True)
     return [(rate, total) for (rate, _), total in zip(counts, accumulate(n for _, n in counts), strict=True)]
 
 

@@ -4,26 +4,38 @@ A guarantee contains only what the mechanism proves; otherwise it is `none`, wit
 private data without being accounted for is listed as not covered.
 """
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import Field, asdict, dataclass, replace
 from typing import Any, ClassVar, Self
 
 from tacit.core.prices import RECIPIENTS, Adjacency, Unit
-from tacit.errors import UserError, expect
+from tacit.errors import UserError, expect, one_line
 
+FALSE_ALARMS = 0.01  # of a test, for which a guarantee states how many it detects
 PERSONS = (
     "A person with several records is protected as that many records, at one client or at several, and not as one."
 )
 AT_SEVERAL = "A {unit} with records at several clients is protected at each of them by itself, and not as one."
 IN_COMMON = "That a client takes part, and what its records have in common, is not protected."
+LAST_BITS = (
+    "The last bits of a {unit}'s gradient can depend on the others of its batch; a server that chooses the weights to "
+    "make this large is not covered."
+)
 SIZES = "The number of {unit}s of every client is public: it decides at which rate its batches are drawn."
 PUBLIC_POPULATION = "The number of clients, {population}, is public."
 COPIES = "At how many clients a {unit} is, at most, is public: it decides how much noise is added."
 TUNED = "Hyperparameters that were tuned on the same data are not accounted for."
 SHARES = "Clients are assumed to add their shares of the noise."
 TRUSTED_ENCLAVE = "The enclave is trusted: it sees every message, each of which has only a share of the noise."
-TRUSTED_SUM = "Secure aggregation is assumed: a trusted party adds up real numbers."
+TRUSTED_SUM = (
+    "Secure aggregation is assumed: a trusted party adds up real numbers, and the noise that is missing if more "
+    "clients are lost than provided for."
+)
+NO_NOISE_INSIDE = (
+    "Nothing is guaranteed against the server and the other clients of a round: in one, nobody else delivered noise."
+)
 DROPOUTS = (
     "Whether a client drops out is assumed to depend neither on its data nor on who else takes part; that a round ends "
     "without a sum because too many drop out is not covered."
@@ -42,7 +54,7 @@ class _Claim(ABC):
     def proved(self) -> bool:
         return not self.reason
 
-    def excluding(self, *sentences: str) -> Self:
+    def with_limits(self, *sentences: str) -> Self:
         """The same guarantee with further limits, as sentences; empty ones are left out."""
         return replace(self, not_covered=(*self.not_covered, *filter(None, sentences)))
 
@@ -54,7 +66,7 @@ class _Claim(ABC):
         lines = [*self._lines()]
         if self.not_covered:
             lines += ["Not covered:" if self.proved else "Note:", *(f"  {each}" for each in self.not_covered)]
-        return "\n".join(lines)
+        return "\n".join(map(one_line, lines))
 
     @abstractmethod
     def _lines(self) -> Iterator[str]:
@@ -79,14 +91,15 @@ class Guarantee(_Claim):
         adjacency: which pairs of populations count as neighbours.
         sampling: how cohorts were drawn.
         amplified: whether ε relies on the adversary not knowing who took part.
-        full_rounds: in how many rounds with random cohorts sampling lowered nothing, because the noise can reveal how
-            many clients took part.
         accountant: the accountant that computed ε.
         adversary: against whom the unit is protected.
-        server_epsilon: ε at the same δ against a server that knows who took part, for the client that took part most
-            often; None if the server is trusted, or if ε holds against it, too.
+        server_epsilon: ε at the same δ, for zero-out, against the server and clients of the same rounds, who know who
+            took part and their own noise, for the client that took part most often; None if the server is trusted, or
+            if ε holds against them, too.
         server_rounds: in how many rounds that client took part.
         honest_clients: how many honest clients must have added noise, if clients add it; None: not stated.
+        detection: the highest detection rate of any test for a unit that is wrong about `FALSE_ALARMS` of the others,
+            by everything that was accounted for; None: not computed.
         not_covered: what ε does not cover, as sentences.
         reason: why nothing is proved; empty if something is.
     """
@@ -104,18 +117,26 @@ class Guarantee(_Claim):
     adjacency: str = ""
     sampling: str = ""
     amplified: bool = False
-    full_rounds: int = 0
     accountant: str = ""
     adversary: str = RECIPIENTS
     server_epsilon: float | None = None
     server_rounds: int = 0
     honest_clients: int | None = None
+    detection: float | None = None
     not_covered: tuple[str, ...] = ()
     reason: str = ""
     kind: ClassVar[str] = "differential privacy"
 
     def __post_init__(self) -> None:
         expect((self.epsilon is None) == bool(self.reason), "either an epsilon or the reason why there is none")
+
+    @property
+    def detection_limit(self) -> float:
+        """The highest detection rate of any test with `FALSE_ALARMS`, by what was accounted for, or else by (ε, δ)."""
+        if self.epsilon is None:
+            return 1.0
+        by_epsilon = detection_limit(self.epsilon, self.delta or 0.0, FALSE_ALARMS)
+        return by_epsilon if self.detection is None else min(self.detection, by_epsilon)
 
     @classmethod
     def none(cls, reason: str, rounds: int = 0, unit: Unit = Unit.CLIENT) -> Self:
@@ -149,18 +170,13 @@ class Guarantee(_Claim):
             )
         if self.server_epsilon is not None:
             yield (
-                f"Against the server, which knows who took part: ε = {self.server_epsilon:.4g} "
-                f"(worst client, {plural(self.server_rounds, 'round')})."
+                "Against the server and the other clients of a round, who know who took part, sampling lowers nothing: "
+                f"ε = {self.server_epsilon:.4g} (zero-out; worst client, {plural(self.server_rounds, 'round')}). "
+                "What is released would be about as likely if the client had sent zeros; that it took part is known."
             )
         secret = "who took part" if not self.unit.within_client else f"which {self.unit}s a batch contains"
         secrecy = f"; ε assumes that {secret} is secret" * self.amplified
         yield f"Sampling: {self.sampling}{secrecy}. Accountant: {self.accountant}."
-        if self.full_rounds:
-            counted = plural(self.full_rounds, "round")
-            yield (
-                f"ε counts {counted} as if every client had been drawn, because the noise in shares can reveal how "
-                "many took part."
-            )
         if self.retries:
             repeated = plural(self.retries, "further attempt")
             yield f"ε includes {repeated} at rounds that failed or were interrupted; what clients sent was charged."
@@ -170,7 +186,10 @@ class Guarantee(_Claim):
             negligible = " (negligible)" * (self.noise_error < self.delta / 100)
             yield f"δ includes {self.noise_error:.1g} for imperfect noise sampling{negligible}."
         if self.honest_clients is not None:
-            yield f"It assumes noise from at least {plural(self.honest_clients, 'honest client')} in every round."
+            yield (
+                f"It assumes noise from at least {plural(self.honest_clients, 'honest client')} in every round: each "
+                "client knows its own share, which is not counted against it."
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -257,3 +276,18 @@ def delta_warning(delta: float, population: int, unit: Unit = Unit.CLIENT) -> st
     leaked = max(1, round(delta * population))
     units = f"one random {unit}" if leaked == 1 else f"{leaked} random {unit}s"
     return f"δ = {delta:g} is too large: choose it well below 1/{population}. At this δ, leaking {units} is permitted."
+
+
+def detection_limit(epsilon: float, delta: float, false_alarms: float) -> float:
+    """The highest detection rate of any test with this rate of false alarms.
+
+    (ε, δ)-differential privacy is equivalent to this bound for all tests (Kairouz, Oh, Viswanath, ICML 2015, Theorem
+    2.1).
+
+    Example:
+        >>> round(detection_limit(1.0, 1e-5, 0.01), 4), detection_limit(float("inf"), 0.0, 0.01)
+        (0.0272, 1.0)
+    """
+    if epsilon > 500:  # effectively infinite
+        return 1.0
+    return min(1.0, math.exp(epsilon) * false_alarms + delta, 1 - math.exp(-epsilon) * (1 - delta - false_alarms))

@@ -67,14 +67,14 @@ class LeakageAccounting:
         declined = self.declined + len(report.declined)
         return replace(self, participations=participations, rounds=self.rounds + 1, declined=declined)
 
-    def leaked(self, client: int) -> float:
+    def leakage_of(self, client: int) -> float:
         """The leakage of one client."""
         return self.per_round * self.participations.get(client, 0)
 
     @cached_property
     def by_client(self) -> dict[int, float]:
         """The leakage of every client that took part, by its number."""
-        return {client: self.leaked(client) for client in sorted(self.participations)}
+        return {client: self.leakage_of(client) for client in sorted(self.participations)}
 
     @property
     def maximum(self) -> float:
@@ -92,7 +92,7 @@ class LeakageAccounting:
         if self.limit is None:
             return False
         tolerated = self.limit * TOLERANCE
-        return all(self.leaked(client) + self.per_round > tolerated for client in range(self.population))
+        return all(self.leakage_of(client) + self.per_round > tolerated for client in range(self.population))
 
     def guarantee(self, *, early_stopping: bool = False) -> LeakageGuarantee:
         """The guarantee; `early_stopping`: whether held-out clients decided when training stopped."""
@@ -104,7 +104,7 @@ class LeakageAccounting:
             adversary=self.adversary,
             reason=self.unproved,
         )
-        return guarantee.excluding(
+        return guarantee.with_limits(
             "A radius or noise level that was tuned on the same data is not accounted for.",
             PUBLIC_POPULATION.format(population=self.population),
             "Noise is sampled in floating point; the proof does not consider its rounding.",

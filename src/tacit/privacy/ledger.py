@@ -23,8 +23,8 @@ noise that is added twice cancels out of the difference.
 
 The hash chain detects accidents and careless changes. An older copy of the file has a valid chain, too, and anyone who
 can write the file can compute a new one. `Ledger.head` is therefore noted outside of the file: beside it after every
-row, where `Ledger.open` checks it, and in the manifest of every run, which is checked when that run is resumed or a new
-one starts beside it. Only someone who changes all of these goes unnoticed.
+row, where `Ledger.open` checks it, in the manifest of every run, which is checked when that run is resumed or a new one
+starts beside it, and, at a site, in its log. Only someone who changes all of these goes unnoticed.
 """
 
 import json
@@ -41,12 +41,12 @@ from typing import Self
 from msgspec import Struct, convert, to_builtins
 
 from tacit.core import Budget
-from tacit.core.prices import Unit
+from tacit.core.prices import NO_LIMIT, Unit
 from tacit.errors import BudgetError, LedgerError, TacitError
 from tacit.privacy.accountants import FAST_PLD, Accountant, accountant_by_name
 from tacit.privacy.ledger_accounts import LedgerAccounts
 from tacit.privacy.ledger_file import LedgerFile
-from tacit.privacy.ledger_head import LedgerHead, LedgerUse, head_file, read_head
+from tacit.privacy.ledger_head import LedgerHead, LedgerUse, NotedHead, head_file, read_head
 from tacit.privacy.release_json import canonical, charge_from_json, charge_to_json
 from tacit.privacy.unit_accounting import Charge
 
@@ -137,13 +137,24 @@ class Ledger:
         self._keys: dict[str, tuple[str, int]] = {}  # the run and the round of each key
 
     @classmethod
-    def open(cls, path: Path, budget: Budget | None = None, accountant: Accountant | None = None) -> Self:
+    def open(
+        cls,
+        path: Path,
+        budget: Budget | None = None,
+        accountant: Accountant | None = None,
+        *,
+        limit: Budget | None = None,
+        noted: NotedHead | None = None,
+    ) -> Self:
         """Open or create a ledger, and lock it until it is closed.
 
         Args:
             path: the file.
             budget: of a new ledger; an existing ledger keeps its own and refuses another.
             accountant: of a new ledger, `pld` by default; an existing ledger keeps its own.
+            limit: the budget until it is closed, for a ledger that has none of its own; a new one then has none. A
+                ledger that has a budget refuses another limit.
+            noted: a head that was noted elsewhere, which this ledger must continue, even if it is missing.
 
         Raises:
             LedgerError: another process holds it, it was tampered with, or it has another budget.
@@ -153,7 +164,7 @@ class Ledger:
         try:
             ledger = cls(file)
             with file.errors():
-                ledger._load(budget, accountant)
+                ledger._load(budget, accountant, limit, noted)
             return ledger
         except BaseException:
             file.close()
@@ -262,7 +273,7 @@ class Ledger:
 
     def _charge(self, entry: LedgerEntry, after: LedgerAccounts) -> LedgerEntry:
         """Write an entry; `after` are the accounts that include it."""
-        for unit in after.units:
+        for unit in after.units if self.budget.limited else ():
             if not after[unit].epsilon(self.budget.delta) <= self.budget.epsilon:
                 raise BudgetError(self._refusal(entry, unit))
         self._file.append({"kind": "reserve", **asdict(entry)})
@@ -290,9 +301,18 @@ class Ledger:
             self._entries[entry.number] = marked
         return marked
 
-    def _load(self, budget: Budget | None, accountant: Accountant | None) -> None:
+    def _load(
+        self,
+        budget: Budget | None,
+        accountant: Accountant | None,
+        limit: Budget | None,
+        elsewhere: NotedHead | None = None,
+    ) -> None:
         """Read all rows; write the first one if the file is new."""
-        new, noted = self._file.is_new, read_head(self.path)
+        new, beside = self._file.is_new, read_head(self.path)
+        noted = [head for head in (beside and NotedHead(beside, str(head_file(self.path))), elsewhere) if head]
+        if limit is not None and budget is None and new:
+            budget = Budget(NO_LIMIT, limit.delta)
         if new:
             self._check_noted(noted)  # a ledger that was deleted is not begun anew
             self._create(budget, accountant or FAST_PLD)
@@ -300,6 +320,7 @@ class Ledger:
         try:
             self.budget, self._accountant = _parse_terms(next(rows))
             self._check_terms(budget, accountant)
+            self._limit(limit)
             for row in rows:
                 self._replay(row)
             self._check_noted(noted)
@@ -307,11 +328,11 @@ class Ledger:
         except (TacitError, sqlite3.Error, UnicodeDecodeError):
             raise
         except Exception as error:  # whatever the content of a row leads to
-            raise self._file.tampered("a row has invalid content") from error
+            raise self._file.tamper_error("a row has invalid content") from error
 
-    def _check_noted(self, noted: LedgerHead | None) -> None:
-        if noted is not None:
-            self.check_continues(noted, str(head_file(self.path)))
+    def _check_noted(self, noted: Iterable[NotedHead]) -> None:
+        for each in noted:
+            self.check_continues(each.head, each.place)
 
     def _create(self, budget: Budget | None, accountant: Accountant) -> None:
         """Write the first row of a new ledger: its terms."""
@@ -375,6 +396,12 @@ class Ledger:
                 f"{self.path} uses accountant {own.name} for {own.adjacency}, "
                 f"not {accountant.name} for {accountant.adjacency}."
             )
+
+    def _limit(self, limit: Budget | None) -> None:
+        """Set the budget until it is closed."""
+        if limit is not None and not self.budget.limited:
+            self.budget = limit
+        self._check_terms(limit, None)
 
     def _refusal(self, entry: LedgerEntry, unit: Unit) -> str:
         epsilon = self.accounts[unit].epsilon(self.budget.delta)

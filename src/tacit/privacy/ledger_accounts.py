@@ -9,8 +9,9 @@ what it does not charge follows from what it does:
 | records or persons | nothing bounds it | its releases |
 | both | its releases for clients | its releases for records: what is released for clients is computed from these |
 
-A ledger does not know which client of one run is which of another, nor at which client of each run a record is. It
-therefore counts, for every run, the client that is worst in composition with those of the other runs.
+Clients whose data are equal, by a digest with a key of their owner, are the same in all runs, whatever their numbers
+are. Data that differ are never taken for disjoint: where clients are not known to be the same, the client of every run
+counts that is worst in composition with those of the others.
 """
 
 import math
@@ -75,15 +76,15 @@ class LedgerAccounts:
         """What was released about a record or person, whichever clients of each run it is at."""
         if not self.runs:
             return UnitAccounting(self.within)
-        first, *others = map(self._of_run, self.runs)
+        first, *others = _align(map(self._of_run, self.runs))
         return replace(first, others=tuple(others), rounds=sum(each.rounds for each in (first, *others)))
 
     def _of_run(self, run: str) -> UnitAccounting:
-        """What a run released about a record or person of each of its clients; at `copies`, if it charges clients."""
+        """What a run released about a record or person of each of its clients; at `copies`, unless the run knows."""
         account = self.runs[run]
         within_clients = next((each for unit, each in account.items() if unit.within_client), None)
         if within_clients is not None:
-            return within_clients
+            return within_clients.at_copies(self.copies)
         of_clients = account[Unit.CLIENT]
         counts = of_clients.released[ANYONE].items()
         releases = Counter({each.at_clients(self.copies).within_client(): times for each, times in counts})
@@ -110,3 +111,17 @@ class LedgerAccounts:
         """Whether anybody's ε of this unit is larger than in other accounts, of which only this run differs."""
         own, its = ((each._of_run(run) if unit.within_client else each.clients) for each in (self, other))
         return own.costs_more(its, delta)
+
+
+def _align(runs: Iterable[UnitAccounting]) -> list[UnitAccounting]:
+    """The accountings of runs, of which those whose clients' data are partly the same are one."""
+    accountings: list[UnitAccounting] = []
+    for run in runs:
+        for index, earlier in enumerate(accountings):
+            together = earlier.align(run)
+            if together is not None:
+                accountings[index] = together
+                break
+        else:
+            accountings.append(run)
+    return accountings

@@ -55,7 +55,7 @@ class LedgerFile:
         """
         tables = self._connection.execute("SELECT sql FROM sqlite_master LIMIT 9").fetchall()
         if not set(tables) <= {(statement,) for statement in _SCHEMA}:  # a view or trigger would run its own queries
-            raise self.tampered("it has other tables than a ledger")
+            raise self.tamper_error("it has other tables than a ledger")
         return not tables
 
     def create(self, body: dict[str, object]) -> None:
@@ -66,19 +66,19 @@ class LedgerFile:
     def rows(self) -> Iterator[dict[str, Any]]:
         """All rows in order, each verified against its predecessor, and the last one against the head."""
         if self._connection.execute("PRAGMA quick_check").fetchall() != [("ok",)]:
-            raise self.tampered("the file is damaged")
+            raise self.tamper_error("the file is damaged")
         hashes = self._chain.hashes
         for number, line in self._connection.execute("SELECT number, line FROM rows ORDER BY number"):
             if number != len(hashes):
-                raise self.tampered(f"row {len(hashes)} is missing")
+                raise self.tamper_error(f"row {len(hashes)} is missing")
             try:
                 row = self._chain.read(str(line).encode("utf-8", "replace"))
             except WireError:
-                raise self.tampered(f"row {number} was changed") from None
+                raise self.tamper_error(f"row {number} was changed") from None
             yield row
         last = len(hashes) - 1
         if self._connection.execute("SELECT number, hash FROM head").fetchall() != [(last, self._chain.head.hex())]:
-            raise self.tampered(f"rows after {last} are missing")
+            raise self.tamper_error(f"rows after {last} are missing")
 
     def append(self, body: dict[str, object], before: Sequence[str] = ()) -> None:
         """Write one row in a transaction that is on the disk when this returns, and note it beside the ledger."""
@@ -105,7 +105,7 @@ class LedgerFile:
                     self._connection.execute("ROLLBACK")
             raise _translate(error, self.path) from error
 
-    def tampered(self, what: str) -> LedgerError:
+    def tamper_error(self, what: str) -> LedgerError:
         """The error for a file that was changed."""
         return LedgerError(_CHANGED.format(path=self.path, what=what))
 

@@ -1,8 +1,8 @@
 """The head of a ledger, stored outside of it, to detect a rolled-back ledger; and the use of its budget.
 
 The hash chain of a ledger shows that no row was changed, but an older copy of the file is a valid chain, too: charges
-that were made since would be forgotten, and the budget spent twice. Its head is therefore noted in two places: in a
-small file beside the ledger after every row, and in the manifest of every run that charges it.
+that were made since would be forgotten, and the budget spent twice. Its head is therefore noted in other places: in a
+small file beside the ledger after every row, in the manifest of every run that charges it, and in the log of a site.
 """
 
 import os
@@ -21,6 +21,12 @@ NOTHING = "Nothing was released."
 NO_CLIENTS = (
     "Nothing is guaranteed for a client as a whole: runs that protect only what is within clients do not bound what "
     "they release about one. What runs that protect clients released is included, at twice its distance."
+)
+
+
+NO_PROOF = (
+    "Nothing is guaranteed any more for these data: rounds were charged for which no ε is proved, so that nothing "
+    "bounds what they released."
 )
 
 
@@ -59,13 +65,21 @@ class LedgerHead:
 
 
 @dataclass(frozen=True)
+class NotedHead:
+    """A head of a ledger, and where it was noted."""
+
+    head: LedgerHead
+    place: str
+
+
+@dataclass(frozen=True)
 class LedgerUse:
     """What all runs together have used of a ledger's budget.
 
     Attributes:
         path: the ledger's file.
         epsilons: the ε of every unit that was charged, over all reserved rounds, at the budget's δ; None: for clients,
-            if a run protects only units within them.
+            if a run protects only units within them, and for every unit if nothing is proved of a charged round.
         budget: the budget of all runs together.
         rounds: the number of reserved rounds.
         runs: the number of runs that reserved them.
@@ -77,16 +91,26 @@ class LedgerUse:
     rounds: int
     runs: int
 
+    @property
+    def unbounded(self) -> str:
+        """Why ε of clients, or of every unit, is infinite, in a sentence; empty: of none it is."""
+        if None not in self.epsilons.values():
+            return ""
+        return NO_PROOF if all(each is None for each in self.epsilons.values()) else NO_CLIENTS
+
     def __str__(self) -> str:
-        limit = f"{self.budget.epsilon:g} at δ = {self.budget.delta:g}"
+        limit = "no limit" if not self.budget.limited else f"{self.budget.epsilon:g}"
+        limit += f" at δ = {self.budget.delta:g}"
         epsilons = {unit: epsilon for unit, epsilon in self.epsilons.items() if epsilon is not None}
         scopes = {unit: "" if [*self.epsilons] == [Unit.CLIENT] else f" for every {unit}" for unit in epsilons}
         used = [f"ε = {epsilon:.4g} of {limit}{scopes[unit]}" for unit, epsilon in epsilons.items()]
+        if self.unbounded == NO_PROOF:
+            return f"Ledger {self.path}: {NO_PROOF}"
         return (
             f"Ledger {self.path}: {' and '.join(used) or f'ε = 0 of {limit}'} is used by all runs together "
             f"({plural(self.runs, 'run')}, {plural(self.rounds, 'round')})."
-            + f" {NO_CLIENTS}"
-            * (self.epsilons.get(Unit.CLIENT, 0.0) is None)
+            + f" {self.unbounded}"
+            * bool(self.unbounded)
         )
 
     def to_json(self) -> dict[str, object]:

@@ -26,55 +26,55 @@ def charge_of(
 ) -> Charge:
     """The charge of round `index` for the units of these clients: as planned, or for its actual turnout.
 
+    What is released about clients to those who receive the models does not depend on the turnout.
+
     Raises:
         BudgetError: it has no noise at all. Methods without noise are not charged, so no honest client delivered any.
     """
     if not units.unit.within_client:
-        release = release_of(method, len(units.sizes), index, turnout)
+        release = release_of(method, len(units.sizes), index)
         return Charge.of_clients(_noisy(release, index))
     sizes = {units.sizes[client] for client in cohort}
     unit_prices = {size: method.terms.price(units.unit, samples=size, turnout=turnout) for size in sizes}
     prices = {size: _noisy(None if price is None else price.accounted, index) for size, price in unit_prices.items()}
     clients = {client: prices[units.sizes[client]] for client in cohort}
-    return Charge(units.unit, clients, units.copies, summed=method.terms.record_bound is not None)
+    identities = {client: units.identities[client] for client in cohort} if units.identities else {}
+    summed = method.terms.record_bound is not None
+    return Charge(units.unit, clients, units.clients, summed, identities)
 
 
-def _noisy(found: _T | None, index: int) -> _T:
-    if found is None:
+def _noisy(noise: _T | None, index: int) -> _T:
+    if noise is None:
         raise BudgetError(f"Round {index + 1} has no noise at all: no honest client delivered. Nothing was released.")
-    return found
+    return noise
 
 
-def release_of(method: Method, population: int, index: int, turnout: Turnout | None = None) -> Release | None:
-    """The release of round `index` about a client, proved or nominal: as planned, or for its actual turnout.
+def release_of(method: Method, population: int, index: int) -> Release | None:
+    """The release of round `index` about a client, to those who do not know its cohort, proved or nominal.
 
     None: there is nothing to account for in (ε, δ).
     """
-    release = _release(method, index, turnout)
+    release = _release(method, index)
     if release is None:
         return None
-    if turnout is not None and not _same_without_one(method, index, turnout):
-        release = replace(release, constant=False)
     sampling = method.sampler.sampling(population, index)
     return replace(release, sampling=sampling, failure=failure(sampling, population, method.channel.min_cohort))
 
 
-def _release(method: Method, index: int, turnout: Turnout | None) -> Release | None:
+def release_inside(method: Method, population: int, index: int, turnout: Turnout) -> Release | None:
+    """The release of round `index` about a client of its cohort, to the server and the cohort's other clients.
+
+    They know who takes part, and clients their own noise. None: there was no honest noise.
+    """
+    sampling = method.sampler.sampling(population, index)
+    mean = max(int(sampling.mean_cohort(population)), 1) if sampling.rate < 1 else 0
+    return _release(method, index, replace(turnout, secret_mean=mean))
+
+
+def _release(method: Method, index: int, turnout: Turnout | None = None) -> Release | None:
     """The release of a client in the cohort, whatever the population."""
     price = method.terms.price(Unit.CLIENT, index=index, turnout=turnout)
     return None if price is None or price.accounted is None else price.accounted.release
-
-
-def _same_without_one(method: Method, index: int, turnout: Turnout) -> bool:
-    """Whether the noise would be the same if one client less took part, and as many were lost.
-
-    ⌊dropouts · n⌋ losses are tolerated among n clients, which may be one more than among n − 1: then the variance shows
-    that n took part. A channel with a smallest cohort ends the round instead, which `DROPOUTS` excludes.
-    """
-    if method.channel.min_cohort or turnout.delivered in (0, turnout.cohort):
-        return True
-    fewer = _release(method, index, Turnout(turnout.cohort - 1, turnout.delivered - 1))
-    return fewer is not None and fewer.constant
 
 
 def accountant_of(method: Method, units: ClientUnits) -> Accountant | None:
@@ -83,9 +83,8 @@ def accountant_of(method: Method, units: ClientUnits) -> Accountant | None:
 
 
 def accountant_for(method: Method, population: int) -> Accountant:
-    """The accountant of clients, for everything that the rounds may release about them: see `Terms.adjacency`."""
-    rounds = range(method.rounds)
-    releases = (release_of(method, population, index, each) for index in rounds for each in method.terms.turnouts)
+    """The accountant of clients, for everything that the rounds may release about them."""
+    releases = (release_of(method, population, index) for index in range(method.rounds))
     return default_accountant(*{release for release in releases if release is not None})
 
 

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from dp_accounting import rdp as dp_rdp
 from scipy.special import gammaln, logsumexp
 
-from tacit.core.prices import Adjacency, Release, Zcdp
+from tacit.core.prices import Adjacency, Laplace, Release, Zcdp
 
 Array = npt.NDArray[np.float64]
 MIN_INTEGRAL_NOISE = 0.1  # below it an integral would need a very fine grid
@@ -68,15 +68,17 @@ def _divergences(release: Release, adjacency: Adjacency, orders: Sequence[float]
     if isinstance(release.loss, Zcdp):
         return _zcdp(release.loss, sampling.rate, orders, replaces=adjacency is Adjacency.REPLACE_ONE)
     noise = release.loss.noise_multiplier / sampling.sensitivity(adjacency)
+    if isinstance(release.loss, Laplace):  # what sampling would amplify is left aside
+        return np.minimum(gaussian(np.array(orders, dtype=np.float64), noise), 1 / noise)
     alpha = np.array(orders, dtype=np.float64)
     if noise**2 == 0:  # also where only the square underflows
         return np.full(alpha.shape, np.inf)
     if sampling.rate == 1:
         return gaussian(alpha, noise)
     if adjacency is Adjacency.REPLACE_ONE:
-        return np.minimum(replaced(np.ceil(np.maximum(alpha, 2.0)), noise, sampling.rate), gaussian(alpha, noise))
+        return np.minimum(replace_one(np.ceil(np.maximum(alpha, 2.0)), noise, sampling.rate), gaussian(alpha, noise))
     if adjacency is Adjacency.ZERO_OUT and sampling.kind == "fixed":
-        return zeroed(alpha, noise, sampling.rate)
+        return zero_out(alpha, noise, sampling.rate)
     return sampled(alpha, noise, sampling.rate)
 
 
@@ -85,12 +87,12 @@ def _zcdp(loss: Zcdp, rate: float, orders: Sequence[float], *, replaces: bool) -
     alpha = np.maximum(np.ceil(np.array(orders, dtype=np.float64)).astype(int), 2)
     highest = alpha.max() * (2 if replaces else 1)
     whole: Array = loss.rho * np.arange(2.0, highest + 1) + loss.xi
-    bounds = whole if rate == 1 else amplified(whole, rate)
-    at_orders: Array = (removed_and_added(bounds) if replaces else bounds)[alpha - 2]
+    bounds = whole if rate == 1 else amplify(whole, rate, symmetric=loss.symmetric)
+    at_orders: Array = (bounds_of_replacement(bounds) if replaces else bounds)[alpha - 2]
     return at_orders
 
 
-def removed_and_added(divergences: Array) -> Array:
+def bounds_of_replacement(divergences: Array) -> Array:
     """The bounds at the orders 2 … m for a client that is replaced, from those at 2 … 2m for one that is removed.
 
     To replace a client is to remove it and to add another one: D_α(P‖Q) ≤ 2α/(2α−1) · D_{2α−1}(P‖R) + D_{2α}(R‖Q),
@@ -143,7 +145,7 @@ def _moments_by_chord(orders: Array, noise: float, rate: float) -> Array:
     return bound
 
 
-def replaced(orders: Array, noise: float, rate: float) -> Array:
+def replace_one(orders: Array, noise: float, rate: float) -> Array:
     """The bound of Wang et al., Theorem 27, for a client of a random cohort that is replaced by another.
 
     Formal guarantees: holds if the sums with the client, without it, and with the other client are at most one unit
@@ -159,29 +161,37 @@ def replaced(orders: Array, noise: float, rate: float) -> Array:
     return divergence
 
 
-def zeroed(orders: Array, noise: float, rate: float) -> Array:
+def zero_out(orders: Array, noise: float, rate: float) -> Array:
     """The bound for a client of a fixed-size cohort whose row is set to zero.
 
     Formal guarantees: a row of zeros is that of another client, so `replaced` holds, where all rows are one unit apart
     and each has a norm of at most half a unit; without amplification, the rows differ by half a unit. Between two
     integer orders, the bound at the higher one holds.
     """
-    bound: Array = np.minimum(replaced(np.ceil(np.maximum(orders, 2.0)), noise, rate), gaussian(orders, 2 * noise))
+    bound: Array = np.minimum(replace_one(np.ceil(np.maximum(orders, 2.0)), noise, rate), gaussian(orders, 2 * noise))
     return bound
 
 
-def amplified(divergences: Array, rate: float) -> Array:
+def amplify(divergences: Array, rate: float, *, symmetric: bool = False) -> Array:
     """Poisson amplification of any mechanism whose divergences at the orders 2, 3, … are given.
 
     Formal guarantees: holds at integer orders for a client that is added or removed, if each client takes part
     independently and the adversary does not know who does.
 
-    Reference: Zhu, Wang 2019. Poisson Subsampled Rényi Differential Privacy, Theorem 5.
+    For `symmetric` noise, no factor 3 is needed. Let r be the ratio of the likelihoods of an output x with the client
+    and without it, u = 1 − q + q·r and v = 1 − q + q/r. If the client is removed, the moment of order α is E u^α, whose
+    binomial expansion has the moments E r^k ≤ exp((k − 1)·D_k). If it is added, the moment is E u^{1−α}, which is no
+    larger: mirroring the noise about half of the client's row swaps both likelihoods, so that x and its mirror image
+    contribute u^α + r·v^α and u^{1−α} + r·v^{1−α}, of which the first is at least the second for all r > 0. A row that
+    is rounded at random is a mixture of such rows, for which the bound holds by quasi-convexity.
+
+    Reference: Zhu, Wang 2019. Poisson Subsampled Rényi Differential Privacy, Theorem 5; for symmetric noise Mironov,
+    Talwar, Zhang 2019. Rényi Differential Privacy of the Sampled Gaussian Mechanism, Theorem 5.
     """
     order = np.arange(2.0, len(divergences) + 2)
     alpha = order[:, None]
     weights = _log_binomial(alpha, order) + order * math.log(rate) + np.maximum(alpha - order, 0) * math.log1p(-rate)
-    moments = weights + (order - 1) * divergences + np.where(order == 2, 0.0, math.log(3))
+    moments = weights + (order - 1) * divergences + np.where((order == 2) | symmetric, 0.0, math.log(3))
     first = (order - 1) * math.log1p(-rate) + np.log1p((order - 1) * rate)
     higher = logsumexp(np.where(order <= alpha, moments, -np.inf), axis=1)
     bound: Array = np.minimum(np.logaddexp(first, higher) / (order - 1), divergences)

@@ -7,17 +7,21 @@ client, which is named. Of a person with records at several clients, and over se
 clients are composed, whichever they are (`worst_choice`).
 """
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from itertools import islice, product
 from typing import Literal, Self
 
 from tacit.core.prices import Adjacency, Release, Repeated, Unit
-from tacit.errors import expect
+from tacit.errors import expect, whole
 from tacit.privacy.accountants import Accountant, Accounting, Rdp
-from tacit.privacy.client_choices import Key, accounting_of, key_of, tightest, worst_choice
+from tacit.privacy.client_choices import Key, accounting_of, drop_dominated, key_of, tightest, worst_choice
 
+MAX_PAIRS = 64  # of clients whose data occur in one of two runs only
+MAX_KINDS = 4  # of clients whose tests are compared
 ANYONE = -1  # in place of a client's number: what is released about clients is the same for all
 
 
@@ -28,17 +32,19 @@ class Charge:
     Attributes:
         unit: clients, or what batches draw within them.
         clients: what is released, and how often; for clients themselves, about `ANYONE`.
-        copies: the most clients at which one unit is.
+        copies: the most clients at which one unit is; 0: unknown.
         summed: whether the noise is that of the clients' sum, not each client's own.
+        identities: of the clients' data (`ClientUnits`), by the client's number; not part of what is released.
     """
 
     unit: Unit
     clients: Mapping[int, Repeated]
-    copies: int = 1
+    copies: int = 0
     summed: bool = False
+    identities: Mapping[int, str] = field(default_factory=dict, compare=False)
 
     def __post_init__(self) -> None:
-        expect(self.copies >= 1, f"copies={self.copies} >= 1")
+        whole(0, copies=self.copies)
         if self.unit.within_client:
             fixed = any(each.release.sampling.kind == "fixed" for each in self.clients.values())
             expect(not fixed, "batches that are drawn by Poisson sampling, or full ones")
@@ -85,6 +91,9 @@ class UnitAccounting:
         released: what was released about a unit of each client, and how often.
         rounds: the number of rounds.
         copies: the most clients at which one unit is.
+        unknown: whether a charge did not say at how many clients a unit is, so that it was composed for one.
+        summed: whether the noise is that of the clients' sum; then `released` includes all clients of a unit.
+        identities: of the clients' data, as far as charges have them.
         others: the accountings of other runs, whose clients need not be these.
         composed: what was released about anyone, composed by one accountant; None: by the tightest, for each client.
 
@@ -102,6 +111,9 @@ class UnitAccounting:
     released: Mapping[int, Counter[Release]] = field(default_factory=dict)
     rounds: int = 0
     copies: int = 1
+    unknown: bool = False
+    summed: bool = False
+    identities: Mapping[int, str] = field(default_factory=dict)
     others: "tuple[UnitAccounting, ...]" = ()
     composed: Accounting | None = None
 
@@ -126,12 +138,62 @@ class UnitAccounting:
 
     def _with(self, charge: Charge) -> Self:
         expect(charge.unit is self.unit, f"a charge for {self.unit}s, got one for {charge.unit}s")
-        released, moved = dict(self.released), charge.copies if charge.summed else 1
+        released, moved = dict(self.released), max(charge.copies, 1) if charge.summed else 1
         for client, repeated in charge.clients.items():
             release = repeated.release.at_clients(moved)
             released[client] = released.get(client, Counter()) + Counter({release: repeated.times})
-        copies = max(self.copies, 1 if charge.summed else charge.copies)
-        return replace(self, released=released, rounds=self.rounds + 1, copies=copies)
+        return replace(
+            self,
+            released=released,
+            rounds=self.rounds + 1,
+            copies=max(self.copies, 1 if charge.summed else charge.copies),
+            unknown=self.unknown or charge.copies == 0,
+            summed=self.summed or charge.summed,
+            identities={**self.identities, **charge.identities},
+        )
+
+    @property
+    def _identified(self) -> Mapping[str, Counter[Release]] | None:
+        """What was released about a unit of each client, by the identity of its data; None: some are not known.
+
+        A person whose clients are not counted may be at others, too.
+        """
+        apart = self.copies == 1 and not (self.unknown and self.unit is Unit.PERSON) and not self.others
+        known = {self.identities.get(client, ""): releases for client, releases in self.released.items()}
+        return known if apart and known and "" not in known and len(known) == len(self.released) else None
+
+    def align(self, other: Self) -> Self | None:
+        """The accounting of two runs together whose clients' data are partly the same; None: not known, or many.
+
+        Formal guarantees: if a unit is at one client in each run, and that client's data are equal to those of a client
+        in the other run, it is at that client there. So a unit at a client whose data occur in one run only is, in the
+        other run, at such a client as well, or at none: every pair of these is listed as one client.
+        """
+        mine, its = self._identified, other._identified
+        if mine is None or its is None or not mine.keys() & its.keys():
+            return None
+        apart = [[known[each] for each in known if each not in others] for known, others in ((mine, its), (its, mine))]
+        pairs = product(*(each or [Counter[Release]()] for each in apart)) if any(apart) else ()
+        together = {each: mine[each] + its[each] for each in mine if each in its}
+        if math.prod(len(each) or 1 for each in apart) > MAX_PAIRS:
+            return None
+        together |= {f"pair {number}": one + two for number, (one, two) in enumerate(pairs)}
+        return replace(
+            self,
+            released=dict(enumerate(together.values())),
+            identities=dict(enumerate(together)),
+            rounds=self.rounds + other.rounds,
+            unknown=self.unknown or other.unknown,
+        )
+
+    def at_copies(self, clients: int) -> Self:
+        """The accounting of units that are at up to this many clients, where their number was unknown."""
+        if clients <= 1 or not self.unknown:
+            return self
+        if not self.summed:
+            return replace(self, copies=max(self.copies, clients), unknown=False)
+        moved = {client: _at_clients(releases, clients) for client, releases in self.released.items()}
+        return replace(self, released=moved, unknown=False)
 
     @property
     def adjacency(self) -> Adjacency:
@@ -188,6 +250,16 @@ class UnitAccounting:
             return self.of_client(worst.client)
         return self._choice(delta, fine=True)
 
+    def detection_limit(self, false_alarms: float) -> float | None:
+        """The highest detection rate of any test of one unit of any client; None: there are many kinds of clients."""
+        if self.composed is not None:
+            return self.composed.detection_limit(false_alarms)
+        costly = [*islice(drop_dominated(self.released.values()), MAX_KINDS + 1)] if self._at_one_client else []
+        if not 0 < len(costly) <= MAX_KINDS:
+            return None
+        keys = map(key_of, costly)
+        return max(accounting_of(key, tightest(key, fine=False)).detection_limit(false_alarms) for key in keys)
+
     @property
     def _at_one_client(self) -> bool:
         return self.copies == 1 and not self.others
@@ -203,6 +275,13 @@ class UnitAccounting:
     def _choice(self, delta: float, *, fine: bool) -> Accounting:
         groups = tuple((frozenset(map(key_of, each.released.values())), each.copies) for each in (self, *self.others))
         return worst_choice(groups, delta, fine=fine)
+
+
+def _at_clients(releases: Counter[Release], clients: int) -> Counter[Release]:
+    moved = Counter[Release]()
+    for release, times in releases.items():
+        moved[release.at_clients(clients)] += times
+    return moved
 
 
 @lru_cache(maxsize=4096)

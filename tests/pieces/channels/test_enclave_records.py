@@ -13,7 +13,7 @@ from tacit.core.prices import Unit
 from tacit.core.state import Turnout
 from tacit.errors import BudgetError, CompositionError
 from tacit.pieces.channels import Enclave
-from tacit.pieces.channels.enclave import _charging
+from tacit.pieces.channels.enclave import _open_charging
 from tacit.pieces.mechanisms import DistributedGaussian, Reals
 from tacit.privacy.guarantee import Guarantee
 from tacit.runs.run import RunSpec
@@ -73,7 +73,7 @@ def test_integers_are_refused_by_the_conversation_before_anything_is_charged() -
 
 def test_the_enclave_itself_keeps_the_budget_of_records() -> None:
     method = RunSpec(method=summed(epsilon=2.0), task=hospitals()).method
-    charge = _charging(method, len(SIZES), None)
+    charge = _open_charging(method, len(SIZES), None)
     charge(0, Turnout(4, 4))
     charge(1, Turnout(4, 4))
     with pytest.raises(BudgetError, match="Round 2 would exceed the budget of ε = 2"):

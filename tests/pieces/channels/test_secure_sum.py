@@ -26,7 +26,7 @@ from tacit.core import (
     Traffic,
 )
 from tacit.core.keys import RunKeys
-from tacit.core.server_half import download_size, upload_sizes
+from tacit.core.server_half import download_size, with_overhead
 from tacit.data import Task
 from tacit.engine import rounds
 from tacit.engine.simulation import draw, initial_state
@@ -126,22 +126,20 @@ def test_an_empty_cohort_releases_only_noise() -> None:
 def test_bytes_are_payload_and_overhead() -> None:
     channel, here = SecureSum(), now(100, 100.0, 6000)
     phases = channel.overhead(here)
-    assert list(phases) == ["announce", "draw", "share", "check", "upload", "agree", "open"]
-    assert list(channel.overhead(now(10, 10.0, 6000))) == ["announce", "share", "check", "upload", "agree", "open"]
+    assert list(phases) == ["set-up", "upload", "agree", "open"]
+    assert list(channel.overhead(now(10, 10.0, 6000))) == ["set-up", "upload", "agree", "open"]
     overhead = sum(phases.values(), Traffic())
     rows = messages(torch.empty(2, 8316, device="meta"))
-    assert upload_sizes(channel, rows, here) == (4 * 8316 + overhead.up,) * 2
+    assert channel.message_format.sizes(rows) == (4 * 8316,) * 2
+    assert with_overhead((5, 6, 7), 8) == (8, 9, 9)
     sent = Broadcast({Part.WEIGHTS: torch.zeros(8316)})
-    assert (
-        download_size(channel, sent, here, first=False)
-        == download_size(Plain(), sent, here, first=False) + overhead.down
-    )
-    whole = 4 * 8316 + overhead.up + overhead.down
-    assert 4 * 8316 + overhead.up < 1.2 * 4 * 8316  # up-link, relative to the payload
-    assert whole < 1.6 * 4 * 8316  # both directions together
+    assert download_size(channel, sent, first=False) == download_size(Plain(), sent, first=False)
+    payload = 100 * 4 * 8316
+    assert payload + overhead.up < 1.2 * payload  # up-link, relative to the payload
+    assert payload + overhead.up + overhead.down < 1.6 * payload  # both directions together
     assert "agree" not in SecureSum(level="semi_honest").overhead(here)
-    assert upload_sizes(channel, messages(torch.empty(1, 80, device="meta")), here)[0] - overhead.up == 320
-    assert upload_sizes(SecureSum(bits=20), messages(torch.empty(1, 80, device="meta")), here)[0] - overhead.up == 200
+    assert channel.message_format.sizes(messages(torch.empty(1, 80, device="meta"))) == (320,)
+    assert SecureSum(bits=20).message_format.sizes(messages(torch.empty(1, 80, device="meta"))) == (200,)
 
 
 def test_the_card_declares_what_is_tolerated() -> None:
@@ -208,10 +206,10 @@ def test_overhead_is_reported_by_phase_and_stored(tmp_path: Path) -> None:
     run = tacit.train(secure(), task(), workers=1, out=tmp_path / "run", randomness="seeded")
     overhead = run.bytes.overhead
     assert 0 < overhead.up < run.bytes.up
-    assert (
-        sum((run.history[0].overhead["share"], run.history[1].overhead["share"]), Traffic())
-        == run.bytes.phases["share"]
-    )
+    first, second = run.history
+    assert sum((first.overhead["upload"], second.overhead["upload"]), Traffic()) == run.bytes.phases["upload"]
+    assert first.overhead["set-up"] == run.bytes.phases["set-up"]  # the whole population takes part in both rounds
+    assert "set-up" not in second.overhead
     plain = tacit.train(secure(channel=IdealSum()), task(), workers=1, randomness="seeded")
     assert run.bytes.down - overhead.down == plain.bytes.down
     assert run.bytes.up - overhead.up == plain.bytes.up - 24 * 36  # here rows have no frame header

@@ -1,5 +1,6 @@
 """Noise in shares under secure aggregation: the variance of the sum does not show who was lost, or when."""
 
+from dataclasses import replace
 from math import sqrt
 
 import pytest
@@ -21,8 +22,9 @@ from tacit.core import (
     Traffic,
     Turnout,
 )
+from tacit.core.interfaces import Conversation
 from tacit.core.rows import Surplus
-from tacit.core.server_half import released_sum, sum_messages
+from tacit.core.server_half import release_sum, sum_messages
 from tacit.errors import TooFewClientsError, UserError
 from tacit.pieces.channels import IdealSum, SecureSum
 from tacit.pieces.mechanisms import DistributedGaussian, FixedClip, Grid
@@ -69,30 +71,36 @@ def released(m: Method, dim: int, lost: int, seed: int = 0) -> Tensor:
     delivered = sent(m, dim, here).keep(torch.arange(COHORT) < COHORT - lost)
     with m.channel.open(m, COHORT) as conversation:
         total = conversation.aggregate(delivered, state(dim), here, lambda seen: sum_messages(m, state(dim), seen))
-        return released_sum(m, conversation, total, here).total
+        return release_sum(m, conversation, total, here).total
 
 
-def deviation(noise: Tensor) -> float:
+def declared(dropouts: float) -> float:
+    """The standard deviation of a sum: without any one share of those that remain, it has the declared noise."""
+    remaining = COHORT - int(dropouts * COHORT)
+    return CLIP * NOISE * sqrt(remaining / (remaining - 1))
+
+
+def deviation(noise: Tensor, dropouts: float) -> float:
     """By how many standard errors the variance differs from the declared one."""
-    relative = float(noise.double().square().mean()) / (CLIP * NOISE) ** 2
+    relative = float(noise.double().square().mean()) / declared(dropouts) ** 2
     return (relative - 1) / sqrt(2 / noise.numel())
 
 
 def fits_only(noise: Tensor) -> bool:
     """Chi-square: the declared variance, and neither 2/3 nor 3/2 of it."""
-    squares, law = float(noise.double().square().sum()) / (CLIP * NOISE) ** 2, stats.chi2(noise.numel())
+    squares, law = float(noise.double().square().sum()) / declared(0.3) ** 2, stats.chi2(noise.numel())
     return bool(1e-4 < law.cdf(squares) < 1 - 1e-4 and law.cdf(squares * 2 / 3) < 1e-9 and law.sf(squares * 1.5) < 1e-9)
 
 
 def test_the_variance_does_not_show_that_a_client_is_offline() -> None:
     """100,100 numbers, noise multiplier 5, one of ten clients offline: shares that only add up show it at 22 sigma."""
-    dim = 100_100
-    sized_for_all = [deviation(released(method(IdealSum(), 0.0), dim, lost)) for lost in (0, 1)]
-    assert abs(sized_for_all[0]) < 4
-    assert sized_for_all[1] < -20
+    dim, ideal = 100_100, method(IdealSum(), 0.0)
+    assert all(abs(deviation(released(ideal, dim, lost), 0.0)) < 4 for lost in (0, 1, 5))
+    shares = sent(ideal, dim, now()).keep(torch.arange(COHORT) < COHORT - 1)
+    assert deviation(shares.rows.sum(), 0.0) < -20  # what is missing is added
     for conversation in (False, True):
         secure = method(SecureSum(conversation=conversation), 0.1)
-        assert all(abs(deviation(released(secure, dim, lost))) < 4 for lost in (0, 1))
+        assert all(abs(deviation(released(secure, dim, lost), 0.1)) < 4 for lost in (0, 1))
         assert secure.mechanism.price(0, Turnout(10, 9)) == secure.mechanism.price(0, Turnout(10, 10))
 
 
@@ -108,6 +116,37 @@ def test_the_conversation_removes_the_same_noise_as_the_simulation(lost: int, no
     assert fits_only(
         released(method(SecureSum(dropout=0.3, conversation=True), 0.3, noise, single_draw=True), 4000, lost)
     )
+
+
+@pytest.mark.parametrize("noise", ["gaussian", "skellam"])
+def test_over_an_epoch_the_conversation_gives_the_simulated_sums(noise: str) -> None:
+    """One set-up for three rounds, in which other clients are lost; then a run that begins within an epoch."""
+    channel = SecureSum(dropout=0.3, epoch=3)
+    absent: list[list[int]] = [[2], [0, 5, 7], [], [9]]
+    sums: dict[bool, list[Tensor]] = {False: [], True: []}
+    for conversation, found in sums.items():
+        m = method(replace(channel, conversation=conversation), 0.3, noise)
+        with m.channel.open(m, COHORT) as conversed, m.channel.open(m, COHORT) as resumed:
+            found += [summed(m, conversed, index, lost) for index, lost in enumerate(absent)]
+            found.append(summed(m, resumed, 1, []))
+    assert all(torch.equal(one, other) for one, other in zip(sums[False], sums[True], strict=True))
+
+
+def summed(m: Method, conversation: Conversation, index: int, lost: list[int]) -> Tensor:
+    """What the server learns in one round of a run."""
+    here = replace(now(index), index=index)
+    delivered = sent(m, 40, here).keep(~torch.isin(torch.arange(COHORT), torch.tensor(lost)))
+    total = conversation.aggregate(delivered, state(40), here, lambda seen: sum_messages(m, state(40), seen))
+    return release_sum(m, conversation, total, here).total
+
+
+def test_the_set_up_is_counted_once_in_an_epoch_and_in_every_round_of_a_drawn_cohort() -> None:
+    channel = SecureSum(epoch=3)
+    rounds = [replace(now(), index=index) for index in range(4)]
+    assert ["set-up" in channel.overhead(here) for here in rounds] == [True, False, False, True]
+    drawn = [replace(here, cohort=9) for here in rounds]
+    assert all("set-up" in channel.overhead(here) for here in drawn)
+    assert channel.overhead(rounds[0])["set-up"].up > channel.overhead(drawn[0])["set-up"].up
 
 
 @pytest.mark.parametrize("conversation", [False, True])
@@ -139,33 +178,30 @@ def test_the_variance_is_the_same_whenever_clients_are_lost(phase: Phase) -> Non
         seeds = {j + 1: seed.value for j, seed in messages.surplus.seeds.items()}
         outcome = Federation(session(p), vectors, {phase: frozenset(range(1, lost + 1))}, noise_seeds=seeds).run()
         assert len(outcome.clients) == COHORT - lost * (phase <= Phase.UPLOAD)
-        losses = COHORT - len(outcome.clients)
-        opened = Surplus(3, {j: Key(seed) for j, seed in outcome.noise_seeds.items()}, losses + 1)
+        opened = Surplus(3, {j: Key(seed) for j, seed in outcome.noise_seeds.items()})
         grid = messages.grid_step
         total = Sum(steps.numbers(outcome.result, messages), float(len(outcome.clients)), Bound((CLIP,)))
         total = Sum(total.total, total.weight, total.bound, grid_step=grid, surplus=opened)
         with m.channel.open(m, COHORT) as conversation:
-            assert fits_only(released_sum(m, conversation, total, here).total)
+            assert fits_only(release_sum(m, conversation, total, here).total)
 
 
 def test_bytes_of_surplus_noise() -> None:
-    """A hundred clients, 8,316 numbers, ten losses: half more than the payload up, instead of an eighth."""
+    """A hundred clients, 8,316 numbers, ten losses: a hundredth of the payload, because ten clients share seeds."""
     here = SimulatedRound.of(0, 6000, 100.0, 100, Key.from_seed(0), Key.from_seed(0, "secret"))
-    payload = 4 * 8316
+    payload = 100 * 4 * 8316
     plain, surplus = (sum(SecureSum().overhead(here, t).values(), Traffic()) for t in (0, 10))
-    assert (payload + plain.up) / payload == pytest.approx(1.119, abs=0.001)
-    assert (payload + surplus.up) / payload == pytest.approx(1.499, abs=0.001)
-    assert (payload + surplus.up) / payload < 1.6
-    assert (payload + surplus.up + surplus.down) / payload == pytest.approx(1.926, abs=0.001)
+    assert (payload + plain.up) / payload == pytest.approx(1.121, abs=0.001)
+    assert (payload + surplus.up) / payload == pytest.approx(1.1245, abs=0.0005)
+    assert surplus.up - plain.up == 10 * (20 * (31 + 41) + 32)  # ten clients share, their holders open
+    assert surplus.down == plain.down
 
 
-def test_components_too_narrow_for_the_grid_are_refused() -> None:
-    """Sixteen bits for two hundred clients: components of less than a step; Skellam noise adds up exactly."""
+def test_short_numbers_have_room_for_surplus_noise() -> None:
+    """Sixteen bits for two hundred clients: shares are whole, and wider than the components that they once had."""
     here = SimulatedRound.of(0, 200, 200.0, 200, Key.from_seed(0), Key.from_seed(0, "secret"))
     noise = SharedNoise(Bound((1.0,)), 1.0, 0.9, 0.1)
-    with pytest.raises(UserError, match="Use more bits or steps, or Skellam noise"):
-        Grid(bits=16).lattice(noise, 1000, here)
+    assert Grid(bits=16).lattice(noise, 1000, here).steps >= 16
     assert Grid(bits=16, noise="skellam").lattice(noise, 1000, here).steps >= 16
-    assert Grid(bits=16).lattice(SharedNoise(Bound((1.0,)), 1.0, 1.0), 1000, here).steps >= 16
-    large = SimulatedRound.of(0, 9000, 9000.0, 9000, Key.from_seed(0), Key.from_seed(0, "secret"))
-    assert Grid().lattice(noise, 1000, large).steps >= 2.2 * 9000  # a finer grid, where there is room
+    with pytest.raises(UserError, match="Use more bits or steps, or Skellam noise"):
+        Grid(bits=16, steps=16).lattice(SharedNoise(Bound((1.0,)), 0.2, 0.9, 0.1), 1000, here)

@@ -1,7 +1,6 @@
 """Clipping rules: where the bound comes from. That rows respect it is tested with the mechanisms."""
 
 from math import exp
-from typing import Any
 
 import pytest
 import torch
@@ -9,7 +8,7 @@ from scipy import stats
 
 from tacit.core import Bound, DenseRows, Key, SimulatedRound, State, Sum
 from tacit.errors import PublicDataError, UserError
-from tacit.pieces.mechanisms import FixedClip, MedianClip, PublicClip, QuantileClip
+from tacit.pieces.mechanisms import MedianClip, PublicClip, QuantileClip
 from tacit.pieces.mechanisms.clipping import BOUND
 
 LAYERS = (3000, 1000, 2000)
@@ -61,23 +60,3 @@ def test_the_adaptive_bound_shrinks_if_too_many_rows_are_within_it() -> None:
     for statistic, fraction in ((2.0, 1.0), (-2.0, 0.0)):
         after = clip.update_state(STATE, Sum(torch.zeros(1), 4.0, Bound((2.0,)), statistic), now(expected=4.0))
         assert float(after.memory[BOUND]) == pytest.approx(2.0 * exp(-0.2 * (fraction - 0.5)))
-
-
-@pytest.mark.parametrize(
-    ("rule", "arguments"),
-    [
-        (FixedClip, {"value": 0.0}),
-        (FixedClip, {"value": -1.0}),
-        (FixedClip, {"value": float("inf")}),
-        (PublicClip, {"draws": 0}),
-        (PublicClip, {"factor": 0.0}),
-        (PublicClip, {"factor": float("inf")}),
-        (QuantileClip, {"quantile": 1.0}),
-        (QuantileClip, {"start": 0.0}),
-        (QuantileClip, {"rate": 0.0}),
-        (QuantileClip, {"count_noise": 0.0}),
-    ],
-)
-def test_bad_arguments(rule: type, arguments: dict[str, Any]) -> None:
-    with pytest.raises(UserError, match="Expected"):
-        rule(**arguments)

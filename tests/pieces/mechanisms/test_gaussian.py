@@ -177,13 +177,13 @@ def test_the_reason_for_no_guarantee() -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments",
+    ("clip", "sentence"),
     [
-        {"clip": FixedClip(1.0), "noise_multiplier": -0.1},
-        {"clip": 1.0, "noise_multiplier": 1.0},
-        {"clip": QuantileClip(count_noise=0.5), "noise_multiplier": 1.0},
+        (1.0, r"Use FixedClip\(1.0\)"),
+        (QuantileClip(count_noise=0.5), "count alone would release more"),
     ],
+    ids=str,
 )
-def test_bad_arguments(arguments: dict[str, Any]) -> None:
-    with pytest.raises(UserError, match="Expected"):
-        CentralGaussian(**arguments)
+def test_the_clip_is_a_piece_with_enough_noise_on_its_count(clip: Any, sentence: str) -> None:
+    with pytest.raises(UserError, match=sentence):
+        CentralGaussian(clip=clip, noise_multiplier=1.0)

@@ -2,7 +2,6 @@
 
 import math
 from functools import cache
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +14,6 @@ from tacit.core import DenseRows, Key, Messages, SimulatedRound
 from tacit.core.prices import Leakage, Unproved
 from tacit.core.state import View
 from tacit.core.wave import EmptyWave
-from tacit.errors import UserError
 from tacit.pieces.mechanisms import MetricLaplace
 from tacit.pieces.mechanisms.laplace import laplace
 
@@ -164,17 +162,3 @@ def test_noise_per_layer() -> None:
     price = mechanism.price(0)
     assert isinstance(price, Leakage)
     assert price.per_message(3000) == 1000.0
-
-
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        ({"noise_multiplier": 0.0, "radius": 1.0}, "noise_multiplier=0 > 0"),
-        ({"noise_multiplier": 1.0, "radius": 0.0}, "radius=0.0 > 0"),
-        ({"noise_multiplier": 1.0, "radius": 1.0, "limit": -1.0}, "limit=-1.0 > 0"),
-        ({"noise_multiplier": 1.0, "radius": 1.0, "expects": "rows"}, "expects='rows' to be 'updates' or 'weights'"),
-    ],
-)
-def test_bad_arguments(wrong: dict[str, Any], message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        MetricLaplace(**wrong)

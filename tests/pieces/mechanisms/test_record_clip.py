@@ -88,7 +88,8 @@ def test_the_noise_of_a_sum_is_that_of_one_record_and_not_of_a_row(single_draw: 
     total = bounded.summed(rows.sum(0), float(CLIENTS), 0.0)
     now = ServerRound(0, CLIENTS, float(CLIENTS), CLIENTS, Key.from_seed(2, "shared"), Key.from_seed(2, "server"))
     noisy = found.after_sum(total, now).total
-    deviation, expected = float(noisy.double().std()), 2.0 * 0.5 * (1 + lattice().inflation)
+    others = math.sqrt(CLIENTS / (CLIENTS - 1))  # each client knows its own share
+    deviation, expected = float(noisy.double().std()), 2.0 * 0.5 * (1 + lattice().inflation) * others
     assert deviation == pytest.approx(expected, rel=5 / math.sqrt(2 * DIM))
     assert deviation != pytest.approx(expected * 2 / 3, rel=5 / math.sqrt(2 * DIM))
     assert deviation != pytest.approx(expected * 3 / 2, rel=5 / math.sqrt(2 * DIM))
@@ -113,7 +114,7 @@ def test_a_client_accepts_no_other_bound_than_its_trainers() -> None:
 
 
 def test_validation() -> None:
-    with pytest.raises(UserError, match="Expected clip=0 > 0 and finite"):
+    with pytest.raises(UserError, match="Expected value=0 > 0 and finite"):
         RecordClip(0, 3)
     with pytest.raises(UserError, match="Expected records=0 >= 1"):
         RecordClip(1.0, 0)

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from math import sqrt
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -221,14 +220,9 @@ def test_noise_does_not_depend_on_the_row() -> None:
     assert np.round(shifted - noise).tolist() == [2048, *[0] * (grid.dim - 1)]
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [{"clip": 0.0}, {"clip": float("nan")}, {"clip": 1e-320}, {"dim": 0}, {"cohort": 0}, {"bits": 33}, {"steps": 0.5}],
-    ids=str,
-)
-def test_bad_arguments(wrong: dict[str, Any]) -> None:
-    with pytest.raises(UserError, match="Expected"):
-        replace(GRID, **wrong)
+def test_a_bound_that_float64_cannot_divide_is_refused() -> None:
+    with pytest.raises(UserError, match="clip=1e-320 to be a normal number"):
+        replace(GRID, clip=1e-320)
 
 
 def test_no_more_clients_are_honest_than_the_cohort_has() -> None:

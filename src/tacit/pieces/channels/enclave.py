@@ -3,7 +3,7 @@
 from collections.abc import Generator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, reduce
 from math import ceil
 from typing import ClassVar
 
@@ -20,7 +20,7 @@ from tacit.enclave.enclave_client import UPLOAD_REQUEST
 from tacit.enclave.service import Charging, EnclaveService
 from tacit.enclave.simulated_enclave import SimulatedEnclave
 from tacit.enclave.uploads import OVERHEAD, UploadFormat
-from tacit.errors import BudgetError, UserError, expect
+from tacit.errors import BudgetError, UserError, expect, whole, within
 from tacit.wire.sparse import WireFormat
 
 
@@ -64,9 +64,8 @@ class Enclave(Channel):
     messages_seen_by: ClassVar[Reader] = "enclave"
 
     def __post_init__(self) -> None:
-        expect(self.padding >= 1, f"padding={self.padding} >= 1")
-        expect(self.min_clients >= 1, f"min_clients={self.min_clients} >= 1")
-        expect(0 <= self.colluding < 1, f"colluding={self.colluding} in [0, 1)")
+        whole(1, padding=self.padding, min_clients=self.min_clients)
+        within("[0, 1)", colluding=self.colluding)
 
     @property
     def bounded_for(self) -> tuple[Unit, ...]:
@@ -94,12 +93,12 @@ class Enclave(Channel):
         return UploadFormat(self.wire, self.padding)
 
     def overhead(self, now: Round, tolerated: int = 0) -> Mapping[str, Traffic]:
-        """Headers, keys, signature and authentication tag of an upload, and the request for it.
+        """Headers, keys, signature and authentication tag of every upload, and the requests for them.
 
-        Attestation, once per client and enclave, is not included, nor are the entries of the release log, 32 bytes for
-        every round that the client did not take part in; the transcript of the conversation has both.
+        Attestation is not included, nor are the entries of the release log since the client's last round, 64 bytes for
+        every round; the transcript of the conversation has both.
         """
-        return {"deliver": Traffic(OVERHEAD, UPLOAD_REQUEST)}
+        return {"deliver": Traffic(OVERHEAD, UPLOAD_REQUEST) * now.cohort}
 
     @contextmanager
     def open(self, method: Method, population: int, seed: int | None = None) -> Generator["EnclaveConversation"]:
@@ -156,7 +155,7 @@ class EnclaveConversation(Conversation):
 
     def aggregate(self, messages: Messages, state: State, now: Round, add: SumMessages) -> Sum:
         """The sum in the order of the clients' numbers; zero if there are too few contributors."""
-        ordered = _ordered(messages)
+        ordered = _sort_clients(messages)
         simulated = add(ordered)
         enough = messages.rows.count >= self.channel.contributors(now.cohort)
         if self.process is not None:
@@ -197,12 +196,15 @@ def enclave_service(
         raise UserError(f"Expected a method with the channel Enclave, got {method.channel}.")
     terms = method.terms
     charged = method.budget is not None and (Unit.CLIENT in terms.accounted or terms.record_bound is not None)
-    charge = _charging(method, configuration.population, journal) if charged else None
+    charge = _open_charging(method, configuration.population, journal) if charged else None
     return EnclaveService(configuration, method, method.channel.message_format, attestor, journal, charge, channel)
 
 
-def _charging(method: Method, population: int, journal: Journal | None) -> Charging:
-    """Charges rounds to the method's budget, after those of the journal, and refuses those that exceed it."""
+def _open_charging(method: Method, population: int, journal: Journal | None) -> Charging:
+    """Charges rounds to the method's budget, after those of the journal, and refuses those that exceed it.
+
+    A round that was opened and not released is charged as planned.
+    """
     from tacit.privacy.planned_charges import accountant_of, charge_of  # which imports dp_accounting
     from tacit.privacy.unit_accounting import UnitAccounting
 
@@ -212,25 +214,32 @@ def _charging(method: Method, population: int, journal: Journal | None) -> Charg
         raise UserError(f"Expected a mechanism with a noise multiplier, got {method.mechanism}. Configure it anew.")
     in_sum = method.terms.record_bound is not None  # the noise is for records, as if every client took part
     units = ClientUnits((1,) * population, Unit.RECORD) if in_sum else ClientUnits.whole(population)
-    spent = UnitAccounting.of(units.unit, (), accountant_of(method, units))
+    nothing = UnitAccounting.of(units.unit, (), accountant_of(method, units))
 
-    def composed(before: UnitAccounting, index: int, turnout: Turnout) -> UnitAccounting:
+    def compose(before: UnitAccounting, index: int, turnout: Turnout | None) -> UnitAccounting:
         return before.compose(charge_of(method, units, index, (0,), turnout))
 
-    for entry in journal.entries if journal else ():
-        spent = composed(spent, entry.round, entry.turnout)
+    rounds: dict[int, Turnout | None] = dict.fromkeys(sorted(journal.opened)) if journal else {}  # None: as planned
+    rounds |= {entry.round: entry.turnout for entry in journal.entries} if journal else {}
+    others, last = nothing, -1  # all rounds but the last one charged
 
-    def charge(index: int, turnout: Turnout) -> None:
-        nonlocal spent
-        after = composed(spent, index, turnout)
-        if not after.epsilon(budget.delta) <= budget.epsilon:
+    def charge(index: int, turnout: Turnout | None) -> None:
+        nonlocal others, last
+        if index not in rounds and last in rounds:
+            others = compose(others, last, rounds[last])
+        elif index != last:
+            others = reduce(
+                lambda sum_, each: compose(sum_, *each), ((k, v) for k, v in rounds.items() if k != index), nothing
+            )
+        last = index
+        if not compose(others, index, turnout).epsilon(budget.delta) <= budget.epsilon:
             raise BudgetError(f"Round {index} would exceed the budget of {budget}: nothing is released.")
-        spent = after
+        rounds[index] = turnout
 
     return charge
 
 
-def _ordered(messages: Messages) -> Messages:
+def _sort_clients(messages: Messages) -> Messages:
     order = torch.argsort(messages.clients)
     samples = None if messages.samples is None else messages.samples[order]
     return replace(

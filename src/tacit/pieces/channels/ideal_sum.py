@@ -13,9 +13,9 @@ class IdealSum(Channel):
 
     It stands for a secure aggregation protocol without its overhead: bytes are those of the payload.
 
-    Formal guarantees: the server learns nothing beyond the sum. A row longer than the method's `max_norm` is rejected.
-    Not covered: a client may send any other vector, such as one that is not clipped, has no noise, or has its sign
-    flipped.
+    Formal guarantees: the server learns nothing beyond the sum.
+    Not covered: a client may send any vector, such as one that is not clipped, has no noise, or has its sign flipped:
+    nobody sees it.
 
     Sees: the server, the sum of a round's messages and who took part; nobody, a single message.
     """

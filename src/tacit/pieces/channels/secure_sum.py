@@ -20,18 +20,22 @@ from tacit.core.prices import Unit
 from tacit.core.rows import Surplus
 from tacit.core.schema import choose, simplest_fraction
 from tacit.core.server_half import sum_of_total
-from tacit.errors import TooFewClientsError, expect
+from tacit.errors import TooFewClientsError, positive, whole, within
+from tacit.protocols.crypto import system_entropy
+from tacit.protocols.kit import RUN
 from tacit.protocols.secagg import (
+    MAX_EPOCH,
     MIN_COHORT,
+    LocalEpoch,
     Parameters,
     Phase,
     SecaggOutcome,
     SecaggSession,
     ThreatModel,
     Vector,
+    by_part,
+    cohort_bytes,
     pack_vector,
-    phase_bytes,
-    run_locally,
     unpack_vector,
 )
 from tacit.wire.packing import packed_size
@@ -56,17 +60,21 @@ class SecureSum(Channel):
         bits: sums are modulo 2^bits; fewer than 32 save bytes and make the grid coarser.
         value_range: the largest absolute value in a message without noise; a client that exceeds it drops out.
         conversation: run the protocol with real keys and messages.
+        epoch: rounds for which clients set up once, if the whole population takes part in every round. Where cohorts
+            are drawn, every round has a set-up of its own.
 
     Formal guarantees: if at most the given fractions collude and drop out, the server and the colluders together learn
     nothing beyond the sum of the other clients' messages, which are 3 or more; up to 64 clients with certainty, above
     except with probability 2⁻⁴⁰ in a round (`tacit.protocols.secagg.graph`), also if the server chooses whom to drop
-    after it has seen who shares secrets with whom. Of surplus noise they learn the components beyond the number of
-    losses that the clients agreed upon, and no others. If at most the fraction `corrupt` lies about shares, the sum is
-    exact and nobody honest is named; a client that is excluded for it counts as a dropout. Not covered: a client may
-    send any vector, such as one that is not clipped, has no noise, or has its sign flipped: nobody sees its length, and
-    sums wrap around, so that one client can set the mean to anything within about `value_range` in every number. If
-    more clients lie, or `dropout` and twice `corrupt` together exceed a third, liars can make a round fail; they cannot
-    learn another client's message. The server knows who takes part, and when.
+    after it has seen who shares secrets with whom. Of noise in shares they learn those shares that are removed, which
+    follow from the survivors that the clients agreed upon, and no others. If at most the fraction `corrupt` lies about
+    shares, the sum is exact and nobody honest is named; a client that is excluded for it counts as a dropout. Not
+    covered: a client may send any vector, such as one that is not clipped, has no noise, or has its sign flipped.
+    Nobody sees its length, and sums wrap around; but where the method bounds rows (noise in shares, `max_row_norm`), a
+    released sum that honest clients cannot reach is not used (`Method.max_sum`), so that one client can move the sum
+    by what the whole cohort could. Where nothing bounds rows, one client can set the mean to anything within about
+    `value_range` in every number. If more clients lie, or `dropout` and twice `corrupt` together exceed a third, liars
+    can make a round fail; they cannot learn another client's message. The server knows who takes part, and when.
 
     Sees: the server, the sum of the messages, who took part and who dropped out, and the seeds of surplus noise, which
     it subtracts; a neighbour, one share of each secret; nobody, a single message.
@@ -78,16 +86,17 @@ class SecureSum(Channel):
     bits: int = 32
     value_range: float = 16.0
     conversation: bool = False
+    epoch: int = 50
     messages_seen_by: ClassVar[Reader] = "nobody"
     min_cohort: ClassVar[int] = MIN_COHORT
     bounded_for: ClassVar[tuple[Unit, ...]] = tuple(Unit)
 
     def __post_init__(self) -> None:
         choose(THREAT_MODELS, self.level, "level")
-        for name in ("corrupt", "dropout"):
-            expect(0 <= getattr(self, name) < 1, f"{name}={getattr(self, name)} in [0, 1)")
-        expect(8 <= self.bits <= 32, f"bits={self.bits} in [8, 32]")
-        expect(0 < self.value_range < float("inf"), f"value_range={self.value_range} > 0 and finite")
+        within("[0, 1)", corrupt=self.corrupt, dropout=self.dropout)
+        whole(8, 32, bits=self.bits)
+        whole(1, MAX_EPOCH, epoch=self.epoch)
+        positive(value_range=self.value_range)
 
     @property
     def tolerates(self) -> str:
@@ -115,10 +124,14 @@ class SecureSum(Channel):
         return RingFormat(self.bits)
 
     def overhead(self, now: Round, tolerated: int = 0) -> Mapping[str, Traffic]:
-        """Keys, shares, signatures and headers of all phases if nobody drops out; a pad does not lengthen a vector."""
+        """Keys, shares, signatures and headers of all phases if nobody drops out; a pad does not lengthen a vector.
+
+        The first round of an epoch has its set-up.
+        """
         if now.cohort == 0:
             return {}
-        return _overhead(self.parameters(1, now, tolerated or None))
+        parameters = self.parameters(1, now, tolerated or None)
+        return _overhead(parameters, first=now.index % parameters.rounds == 0)
 
     def parameters(self, dim: int, now: Round, tolerated: int | None = None) -> Parameters:
         """The protocol's parameters for this round's cohort.
@@ -132,6 +145,8 @@ class SecureSum(Channel):
                 "Use larger cohorts."
             )
         parameters = self.parameters_for(now.cohort, dim)
+        if now.cohort == now.population:
+            parameters = replace(parameters, rounds=self.epoch)
         if tolerated is None:
             return parameters
         least = max(parameters.min_survivors, now.cohort - tolerated)
@@ -158,37 +173,56 @@ class SecureSum(Channel):
         return nullcontext(SecureSumConversation(self, method))
 
 
-@dataclass(frozen=True)
 class SecureSumConversation(Conversation):
-    """Each round is a protocol of its own, with fresh keys: nothing is kept between rounds."""
+    """What clients set up for an epoch is kept until it ends; a round outside an epoch has a set-up of its own."""
 
-    channel: SecureSum
-    method: Method
+    def __init__(self, channel: SecureSum, method: Method) -> None:
+        self.channel, self.method = channel, method
+        self._run = system_entropy(RUN)
+        self._epoch: tuple[int, Parameters, LocalEpoch] | None = None  # its first round, and terms
 
     def aggregate(self, messages: Messages, state: State, now: Round, add: SumMessages) -> Sum:
         channel, steps = self.channel, self.channel.message_format
         if not channel.conversation or messages.rows.count == 0:
             return add(messages)
-        parameters = channel.parameters(messages.rows.dim, now, _tolerated(messages.surplus))
-        session = self._session(parameters, state, now)
+        parameters = channel.parameters(messages.rows.dim, now, _max_losses(messages.surplus))
         vectors = {client: steps.integers(messages, i) for i, client in enumerate(messages.clients.tolist())}
-        others = (client for client in count() if client not in vectors)  # stand for clients that dropped out
         seeds = {} if messages.surplus is None else messages.surplus.seeds
         roots = {client: seed.value for client, seed in seeds.items()} if parameters.surplus else {}
-        outcome = run_locally(session, vectors, islice(others, now.cohort - len(vectors)), roots)
+        outcome = self._converse(parameters, state, now, vectors, roots)
         nobody = messages.keep(torch.zeros(messages.rows.count, dtype=torch.bool))
-        surplus, delivered = opened_surplus(messages.surplus, outcome, now), len(outcome.clients)
+        surplus, delivered = opened_surplus(messages.surplus, outcome), len(outcome.clients)
         return sum_of_total(self.method, state, steps.numbers(outcome.result, nobody), delivered, nobody, surplus)
+
+    def _converse(
+        self,
+        parameters: Parameters,
+        state: State,
+        now: Round,
+        vectors: Mapping[int, Vector],
+        seeds: Mapping[int, bytes],
+    ) -> SecaggOutcome:
+        """One round of the epoch that it belongs to; alone, if that epoch has not begun with its first round."""
+        turn, terms = now.index % parameters.rounds, replace(parameters, dim=1)
+        if turn and (self._epoch is None or self._epoch[:2] != (now.index - turn, terms)):
+            turn, parameters = 0, replace(parameters, rounds=1)
+        session = self._session(parameters, state, now)
+        if turn == 0:
+            others = (client for client in count() if client not in vectors)  # stand for clients that dropped out
+            cohort = [*vectors, *islice(others, now.cohort - len(vectors))]
+            self._epoch = now.index, terms, LocalEpoch(session, cohort)
+        assert self._epoch is not None
+        return self._epoch[2].sum(session, vectors, seeds, turn)
 
     def release(self, total: Sum, now: Round, add_noise: AddNoise) -> Sum:
         """The sum modulo 2^bits, centred at zero; raises `TooFewClientsError` if too few clients uploaded."""
         if now.cohort == 0 or total.grid_step is None:
             return add_noise(total)
         self._check_enough(total, now)
-        return add_noise(replace(total, total=_centred(total.total, total.grid_step.size, self.channel.bits)))
+        return add_noise(replace(total, total=_centre(total.total, total.grid_step.size, self.channel.bits)))
 
     def _check_enough(self, total: Sum, now: Round) -> None:
-        survivors, tolerated = int(total.weight), _tolerated(total.surplus)
+        survivors, tolerated = int(total.weight), _max_losses(total.surplus)
         required = self.channel.parameters(total.total.numel(), now, tolerated).min_survivors
         if survivors < required:
             shares = "" if tolerated is None else ", for which noise is added"
@@ -200,7 +234,7 @@ class SecureSumConversation(Conversation):
     def _session(self, parameters: Parameters, state: State, now: Round) -> SecaggSession:
         model = hashlib.sha256(state.weights.detach().cpu().contiguous().numpy().tobytes()).digest()
         return SecaggSession(
-            run=now.shared.child("secure sum").value[:16],
+            run=self._run,
             round=now.index,
             model=model,
             config=bytes.fromhex(digest(to_plain(self.channel))),
@@ -208,24 +242,23 @@ class SecureSumConversation(Conversation):
         )
 
 
-def opened_surplus(surplus: Surplus | None, outcome: SecaggOutcome, now: Round) -> Surplus | None:
+def opened_surplus(surplus: Surplus | None, outcome: SecaggOutcome) -> Surplus | None:
     """The removable noise in a sum, by the seeds that clients opened; None if they add no noise in shares."""
     seeds = {client: Key(seed) for client, seed in outcome.noise_seeds.items()}
-    return surplus and Surplus(surplus.tolerated, seeds, now.cohort - len(outcome.clients) + 1)
+    return surplus and Surplus(surplus.tolerated, seeds)
 
 
-def _tolerated(surplus: Surplus | None) -> int | None:
+def _max_losses(surplus: Surplus | None) -> int | None:
     """The number of losses that noise in shares provides for; None: there is none."""
     return None if surplus is None else surplus.tolerated
 
 
 @cache
-def _overhead(parameters: Parameters) -> Mapping[str, Traffic]:
-    payload = packed_size(parameters.dim, parameters.bits)
-    return {
-        phase.name.lower(): Traffic(size.up - payload * (phase is Phase.UPLOAD), size.down)
-        for phase, size in phase_bytes(parameters).items()
-    }
+def _overhead(parameters: Parameters, *, first: bool) -> Mapping[str, Traffic]:
+    sizes = cohort_bytes(parameters, first=first)
+    payload = packed_size(parameters.dim, parameters.bits) * parameters.cohort
+    sizes[Phase.UPLOAD] += Traffic(up=-payload)
+    return by_part(sizes)
 
 
 @dataclass(frozen=True)
@@ -252,14 +285,14 @@ class RingFormat:
         """The row whose numbers are nearest to zero; it exists only before a pad is added."""
         row = self.numbers(unpack_vector(data, like.rows.dim, self.bits), like)
         assert like.grid_step is not None
-        centred = _centred(row, like.grid_step.size, self.bits)
+        centred = _centre(row, like.grid_step.size, self.bits)
         return Messages(torch.tensor([client]), DenseRows(centred[None]), grid_step=like.grid_step)
 
     def sizes(self, messages: Messages) -> tuple[int, ...]:
         return (packed_size(messages.rows.dim, self.bits),) * messages.rows.count
 
 
-def _centred(total: Tensor, step: float, bits: int) -> Tensor:
+def _centre(total: Tensor, step: float, bits: int) -> Tensor:
     """The representative of a sum modulo 2^bits that is nearest to zero."""
     half = 1 << bits - 1
     steps = (total / step).to(torch.int64)

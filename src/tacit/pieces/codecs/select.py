@@ -28,9 +28,10 @@ from tacit.core.keys import ClientKeys, Key
 from tacit.core.prices import Unit
 from tacit.core.provenance import is_bounded_for
 from tacit.core.rows import DenseRows, Rows
+from tacit.core.schema import instead_of
 from tacit.core.state import MASK, Broadcast, ClientMemory, Round, State, View
 from tacit.core.wave import Descent, Wave
-from tacit.errors import PublicDataError, TrainingError, WireError, expect
+from tacit.errors import PublicDataError, TrainingError, WireError, expect, positive, whole, within
 from tacit.wire import indices
 from tacit.wire.frames import Part, Parts
 
@@ -44,13 +45,13 @@ class Size:
         (8316, 12)
     """
 
-    ratio: float | None = None
-    number: int | None = None
+    ratio: float | None = instead_of("number")
+    number: int | None = instead_of("ratio")
 
     def __post_init__(self) -> None:
         expect((self.ratio is None) != (self.number is None), "either ratio or number, and not both")
-        expect(self.ratio is None or 0 < self.ratio <= 1, f"ratio={self.ratio} in (0, 1]")
-        expect(self.number is None or self.number >= 1, f"number={self.number} >= 1")
+        within("(0, 1]", ratio=self.ratio)
+        whole(1, number=self.number)
 
     def count(self, dim: int) -> int:
         """The number for a model of `dim` weights."""
@@ -134,14 +135,14 @@ class Select(Codec):
         if self._votes(now):
             return Broadcast({})
         mask = self._mask(state, now)
-        first_parts = {Part.MASK: _packed(mask, state.dim)} if self.selection.sends_mask else {}
+        first_parts = {Part.MASK: _pack(mask, state.dim)} if self.selection.sends_mask else {}
         return Broadcast({Part.VALUES: state.weights[mask]}, first_parts)
 
     def read(self, parts: Parts, memory: ClientMemory, now: Round) -> tuple[View, ClientMemory]:
         """The model of this round; under a fixed mask, the initial weights with the received ones in their places."""
         if not self.fixed:
             mask = self.selection.mask(None, memory.weights.numel(), now)
-            return View(memory.received_weights(parts), parts, mask), memory
+            return View(memory.read_weights(parts), parts, mask), memory
         if self._votes(now):
             return self._read_before_vote(parts, memory)
         mask = self._received_mask(parts, memory)
@@ -233,8 +234,8 @@ class TopK(Selection):
     bounded_for: ClassVar[tuple[Unit, ...]] = tuple(Unit)
 
     def __post_init__(self) -> None:
-        expect(self.lr > 0, f"lr={self.lr} > 0")
-        expect(self.steps >= 1, f"steps={self.steps} >= 1")
+        positive(lr=self.lr)
+        whole(1, steps=self.steps, batch_size=self.batch_size)
 
     def prepare(self, state: State, public: Wave | None, now: Round) -> State:
         if public is None:
@@ -320,5 +321,5 @@ def _random_mask(key: Key, dim: int, count: int) -> Tensor:
 
 
 @lru_cache(maxsize=2)  # every wave of a round packs the same mask; tensors hash by identity
-def _packed(mask: Tensor, dim: int) -> Tensor:
+def _pack(mask: Tensor, dim: int) -> Tensor:
     return indices.pack(mask, dim)

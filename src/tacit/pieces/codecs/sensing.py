@@ -32,7 +32,7 @@ from torch import Tensor
 from tacit.core import ClientKeys, DenseRows, Descent, Round, Rows, State, View, Wave
 from tacit.core.interfaces import Codec
 from tacit.core.prices import AggregateNoise
-from tacit.errors import TrainingError, expect
+from tacit.errors import TrainingError, at_least, expect, positive, whole, within
 from tacit.pieces.codecs.select import Size
 from tacit.wire.frames import Part
 
@@ -79,16 +79,16 @@ class Sense(Codec):
     reads: ClassVar[tuple[Part, ...]] = (Part.WEIGHTS,)
 
     def __post_init__(self) -> None:
-        expect(self.chunks >= 1, f"chunks={self.chunks} >= 1")
-        expect(0 <= self.lowest <= 1, f"lowest={self.lowest} in [0, 1]")
-        expect(0 <= self.threshold < 1, f"threshold={self.threshold} in [0, 1)")
+        whole(1, chunks=self.chunks)
+        within("[0, 1]", lowest=self.lowest)
+        within("[0, 1)", threshold=self.threshold)
         expect(len(self.thresholds) >= 1, "at least one of thresholds")
-        expect(all(0 <= t < 1 for t in self.thresholds), f"thresholds={self.thresholds} in [0, 1)")
-        expect(self.iterations >= 1, f"iterations={self.iterations} >= 1")
-        expect(self.tolerance >= 0, f"tolerance={self.tolerance} >= 0")
-        expect(self.lr > 0, f"lr={self.lr} > 0")
-        expect(self.steps >= 1, f"steps={self.steps} >= 1")
-        expect(self.batch_size is None or self.batch_size >= 1, f"batch_size={self.batch_size} >= 1")
+        for each in self.thresholds:
+            within("[0, 1)", thresholds=each)
+        whole(1, iterations=self.iterations)
+        at_least(0, tolerance=self.tolerance)
+        positive(lr=self.lr)
+        whole(1, steps=self.steps, batch_size=self.batch_size)
 
     @property
     def fixed(self) -> bool:
@@ -104,26 +104,26 @@ class Sense(Codec):
         """
         update = self._public_update(state.weights, public, now)
         rounds = self._rounds(update, noise, now)
-        best = min(self.thresholds, key=lambda each: angular_error(self._added(rounds, len(update), each), update))
+        best = min(self.thresholds, key=lambda each: angular_error(self._add(rounds, len(update), each), update))
         return replace(state, memory={**state.memory, THRESHOLD: torch.tensor(best, dtype=torch.float64)})
 
     def encode(self, rows: Rows, view: View, now: Round) -> DenseRows:
         """Every row's coefficients; row by row, so that only one copy in chunks is in memory."""
         frame, values = self._frame(rows.dim), rows.dense()
-        kept = self._kept(frame, now)
+        kept = self._keep(frame, now)
         coded = [frame.encode(row, kept) for row in values]
         return DenseRows(torch.stack(coded) if coded else values.new_empty(0, frame.count))
 
     def decode(self, total: Tensor, state: State, now: Round) -> tuple[Tensor, State]:
         """The sparse vector that approximately has these coefficients."""
         threshold, frame = float(state.memory.get(THRESHOLD, self.threshold)), self._frame(state.dim)
-        return self._decode(total, frame, self._kept(frame, now), threshold), state
+        return self._decode(total, frame, self._keep(frame, now), threshold), state
 
     def _frame(self, dim: int) -> "_Frame":
         count = self.size.count(dim)
         return _Frame(dim, min(self.chunks, count), count)
 
-    def _kept(self, frame: "_Frame", now: Round) -> Tensor:
+    def _keep(self, frame: "_Frame", now: Round) -> Tensor:
         """Indices of a chunk's coefficients that are sent; the last one only by the first `extra` chunks, if any."""
         low = max(1, int(self.lowest * frame.most))
         if low == frame.most:
@@ -140,14 +140,14 @@ class Sense(Codec):
         generator = now.shared.child("calibration noise").public_generator()
         for number in range(ADDED if noise.deviation else 1):
             key = now.shared.child("calibration", number) if number else now.shared
-            kept = self._kept(frame, replace(now, shared=key))
+            kept = self._keep(frame, replace(now, shared=key))
             coded = frame.encode(update, kept)
             clipped = min(1.0, noise.bound / max(float(coded.norm()), torch.finfo(coded.dtype).tiny))
             drawn = torch.randn(len(coded), generator=generator, dtype=coded.dtype).to(coded.device)
             rounds.append((coded * clipped + noise.deviation * drawn, kept))
         return rounds
 
-    def _added(self, rounds: Sequence[tuple[Tensor, Tensor]], dim: int, threshold: float) -> Tensor:
+    def _add(self, rounds: Sequence[tuple[Tensor, Tensor]], dim: int, threshold: float) -> Tensor:
         """The sum of the reconstructions from the coefficients of several rounds."""
         frame = self._frame(dim)
         return torch.stack([self._decode(y, frame, kept, threshold) for y, kept in rounds]).sum(0)
@@ -167,16 +167,16 @@ class Sense(Codec):
         return update
 
 
-def angular_error(found: Tensor, wanted: Tensor) -> float:
-    """The squared error of the best multiple of `found`, relative to ‖wanted‖²: 1 − cos² of their angle.
+def angular_error(estimate: Tensor, wanted: Tensor) -> float:
+    """The squared error of the best multiple of `estimate`, relative to ‖wanted‖²: 1 − cos² of their angle.
 
     Example:
         >>> wanted = torch.tensor([3.0, 4.0])
         >>> angular_error(2 * wanted, wanted), angular_error(torch.zeros(2), wanted)
         (0.0, 1.0)
     """
-    lengths = float(found.double().square().sum() * wanted.double().square().sum())
-    return 1 - max(float(found.double() @ wanted.double()), 0.0) ** 2 / lengths if lengths else 1.0
+    lengths = float(estimate.double().square().sum() * wanted.double().square().sum())
+    return 1 - max(float(estimate.double() @ wanted.double()), 0.0) ** 2 / lengths if lengths else 1.0
 
 
 @dataclass(frozen=True)
@@ -209,9 +209,9 @@ class _Frame:
 
     def encode(self, row: Tensor, kept: Tensor) -> Tensor:
         """The coefficients of a row's chunks that are sent, as one vector."""
-        return self.join(measure(self.chunked(row), kept))
+        return self.join(measure(self._split_chunks(row), kept))
 
-    def chunked(self, row: Tensor) -> Tensor:
+    def _split_chunks(self, row: Tensor) -> Tensor:
         """(chunks, length), padded with zeros."""
         padded = row.new_zeros(self.chunks * self.length)
         padded[: self.dim] = row

@@ -2,7 +2,8 @@
 
 from tacit.core import NoNoise
 from tacit.pieces.mechanisms.arithmetic import Grid, Reals
-from tacit.pieces.mechanisms.clipping import FixedClip, MedianClip, PublicClip, QuantileClip, RecordClip
+from tacit.pieces.mechanisms.clipping import FixedClip, MedianClip, PublicClip, QuantileClip, RecordClip, TermClip
+from tacit.pieces.mechanisms.counts import DistributedLaplace
 from tacit.pieces.mechanisms.ellipsoid import EllipsoidClip, PublicMovement, ReleasedMovement
 from tacit.pieces.mechanisms.gaussian import CentralGaussian, DistributedGaussian
 from tacit.pieces.mechanisms.groups import InputFeatures, SingleWeights
@@ -15,6 +16,7 @@ __all__ = [
     "ByImportance",
     "CentralGaussian",
     "DistributedGaussian",
+    "DistributedLaplace",
     "EllipsoidClip",
     "FixedClip",
     "Graded",
@@ -31,6 +33,7 @@ __all__ = [
     "RecordClip",
     "ReleasedMovement",
     "SingleWeights",
+    "TermClip",
     "TwoLevel",
     "WeightVariance",
 ]

@@ -2,8 +2,9 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from functools import lru_cache
-from math import ceil, sqrt
+from math import ceil, log, sqrt
 from typing import ClassVar, Literal, Protocol
 
 import numpy as np
@@ -11,10 +12,12 @@ import torch
 from torch import Tensor
 
 from tacit.core import Bound, ClientRound, DenseRows, GridStep, Key, Messages, Round
+from tacit.core.method import ROUNDING_SLACK
 from tacit.core.prices import Gaussian, Release
 from tacit.core.rows import Rows
 from tacit.core.schema import choose, simplest_fraction
-from tacit.errors import expect
+from tacit.core.state import Turnout
+from tacit.errors import expect, whole
 from tacit.pieces.mechanisms.clipping import clip_rows
 from tacit.privacy.noise.discrete import DiscreteGaussian, Integers, Skellam, distance_of_sum
 from tacit.privacy.noise.lattice import MIN_STEPS, Lattice
@@ -24,7 +27,6 @@ INTEGER_DISTANCE = 2.0**-62  # total variation of a round from its price, for up
 REAL_VALUED = "The noise is real-valued: what its rounding to floating-point numbers reveals is not covered."
 WIDE_BITS = 24  # integers of this many bits have room for the usual grid
 MIN_STEPS_NARROW = 16  # with fewer bits
-MIN_COMPONENT = 2.2  # standard deviation, in steps, from which a sum of components is smooth enough
 INTEGER_NOISES: dict[str, type[DiscreteGaussian] | type[Skellam]] = {"gaussian": DiscreteGaussian, "skellam": Skellam}
 
 
@@ -39,6 +41,8 @@ class SharedNoise:
         dropouts: the fraction of a cohort that may be lost, for which every share has a surplus.
         records: the bound is on one record's contribution, and a row is a sum over at most this many; None: it is on
             the whole row.
+        secret_mean: the mean cohort where the size of each is secret; 0: it is public.
+        wide: whether records are clipped and summed in float64.
     """
 
     bound: Bound
@@ -46,32 +50,63 @@ class SharedNoise:
     honest: float
     dropouts: float = 0.0
     records: int | None = None
+    wide: bool = False
+    secret_mean: int = 0
 
     @property
     def row_bound(self) -> Bound:
         """The bound to which rows are clipped."""
         return self.bound if self.records is None else Bound((self.bound.whole * self.records,))
 
-    def tolerated(self, cohort: int) -> int:
+    def max_losses(self, cohort: int) -> int:
         """The number of losses for which shares provide."""
         return int(simplest_fraction(self.dropouts) * cohort)
 
-    def remaining(self, cohort: int) -> int:
-        """The fewest clients that deliver; their shares alone are the noise of every sum."""
-        return max(cohort, 1) - self.tolerated(cohort)
+    def min_delivered(self, cohort: int) -> int:
+        """The fewest clients that deliver, and the number of shares in the noise of every sum."""
+        return max(cohort, 1) - self.max_losses(cohort)
 
     def of_cohort(self, cohort: int) -> float:
-        """The number of shares that amount to the declared noise in a cohort of this size."""
-        return self.honest / (1 - self.dropouts) * self.remaining(cohort)
+        """The number of shares that amount to the declared noise in a cohort of this size.
 
-    def component(self, k: int, cohort: int) -> float:
-        """The variance of component k of a share, relative to that of the whole share.
+        Of all shares in a sum of `min_delivered` ones, the declared fraction of colluding clients is left out, and at
+        least one: every client knows its own. Where the size of a cohort is secret, the noise of the sum must not
+        depend on it. Then the one of a mean cohort is left out.
 
-        Component 0 stays, and component k = 1 … t is removed if fewer than k clients are lost (see
-        `tacit.core.rows`). Where no loss is tolerated, component 0 is the whole share.
+        Formal guarantees: let r shares be in the sum of a cohort of n, of whom c·n collude: then k = max(1, ⌊c·n⌋) of
+        them leave 1 − k/r of its noise. With public sizes that is at least the declared noise: ⌊c·n⌋/r ≤
+        c/(1 − dropouts), as r ≥ (1 − dropouts)·n, and 1/r if only one is left out. Where one share has to suffice,
+        nothing is left against a client that knows it (`part`).
         """
-        n = max(cohort, 1)
-        return self.remaining(cohort) / (n if k == 0 else (n - k + 1) * (n - k))
+        honest = simplest_fraction(self.honest) / (1 - simplest_fraction(self.dropouts))
+        size = self.min_delivered(self.secret_mean or cohort)
+        return float(self.min_delivered(cohort) * min(honest, 1 - Fraction(size > 1, size)))
+
+    def part(self, turnout: Turnout, colluding: float) -> float:
+        """The part of the declared variance that nobody in the cohort knows, if one or this fraction of it colludes."""
+        cohort, delivered = turnout.cohort, turnout.delivered
+        if not cohort:
+            return 1.0  # the server adds the noise
+        known = min(max(1, int(simplest_fraction(colluding) * cohort)), delivered - 1)
+        part = max(min(delivered, self.min_delivered(cohort)) - known, 0) / self.of_cohort(cohort) if delivered else 0.0
+        return 1.0 if part > 1 - 1e-12 else part
+
+
+def norm_limit(bound: float, deviation: float, dim: int, bits: int = 40) -> float:
+    """A norm that a vector of at most this norm plus noise exceeds with a probability of at most 2^-bits.
+
+    The noise has independent coordinates that are subgaussian with this deviation, such as Gaussian and discrete
+    Gaussian ones. With u = (bits + 1) ln 2, each of two events has a probability of at most e^-u: that the noise along
+    the vector exceeds √(2u), or that its squared norm exceeds d + 2√(du) + 2u (Laurent and Massart 2000, Lemma 1; the
+    moments of a subgaussian square are at most those of a Gaussian one).
+
+    Example:
+        >>> round(norm_limit(8.0, 0.0, 100), 2), round(norm_limit(8.0, 1.0, 100), 1)
+        (8.0, 21.2)
+    """
+    u = (bits + 1) * log(2)
+    noise = deviation**2 * (dim + 2 * sqrt(dim * u) + 2 * u)
+    return sqrt(bound**2 + 2 * bound * deviation * sqrt(2 * u) + noise) * (1 + ROUNDING_SLACK)
 
 
 class Arithmetic(Protocol):
@@ -80,6 +115,10 @@ class Arithmetic(Protocol):
     @property
     def bits(self) -> int | None:
         """Sums are modulo 2^bits; None: sums of real numbers."""
+
+    @property
+    def subgaussian(self) -> bool:
+        """Whether the tail of its noise is no heavier than that of a Gaussian of the same deviation."""
 
     def encode(self, messages: Messages, noise: SharedNoise, now: ClientRound) -> Messages:
         """The rows, clipped to the bound and encoded."""
@@ -100,6 +139,7 @@ class Reals:
     """
 
     bits: ClassVar[int | None] = None
+    subgaussian: ClassVar[bool] = True
 
     def encode(self, messages: Messages, noise: SharedNoise, now: ClientRound) -> Messages:
         return replace(messages, rows=clip_rows(_finite(messages.rows), noise.row_bound))
@@ -136,8 +176,12 @@ class Grid:
 
     def __post_init__(self) -> None:
         choose(INTEGER_NOISES, self.noise, "noise")
-        expect(8 <= self.bits <= 32, f"bits={self.bits} in [8, 32]")
-        expect(self.steps is None or self.steps >= 1, f"steps={self.steps} >= 1")
+        whole(8, 32, bits=self.bits)
+        whole(1, steps=self.steps)
+
+    @property
+    def subgaussian(self) -> bool:
+        return self.noise == "gaussian"
 
     @property
     def min_steps(self) -> int:
@@ -171,12 +215,12 @@ class Grid:
     def lattice(self, noise: SharedNoise, dim: int, now: Round) -> Lattice:
         """The round's grid; its step is the same in all rounds, so it does not reveal the cohort's size."""
         expect(now.cohort <= now.max_cohort, "a cohort that the grid has room for", "Use larger cohorts.")
-        lattice = _fitted(self, noise, dim, now.max_cohort)
+        lattice = _fit_lattice(self, noise, dim, now.max_cohort)
         return lattice.for_cohort(max(now.cohort, 1), noise.of_cohort(now.cohort), noise.multiplier)
 
 
 @lru_cache(maxsize=64)
-def _fitted(grid: Grid, noise: SharedNoise, dim: int, max_cohort: int) -> Lattice:
+def _fit_lattice(grid: Grid, noise: SharedNoise, dim: int, max_cohort: int) -> Lattice:
     """The lattice that has room for the largest cohort."""
     multiplier = noise.multiplier
     expect(multiplier > 0, f"noise_multiplier={multiplier} > 0 on a grid", "Without noise, use NoNoise.")
@@ -189,8 +233,8 @@ def _fitted(grid: Grid, noise: SharedNoise, dim: int, max_cohort: int) -> Lattic
         bits=grid.bits,
         noise=INTEGER_NOISES[grid.noise],
         steps=grid.steps,
-        least=max(MIN_STEPS, ceil(MIN_COMPONENT * max_cohort / multiplier) if noise.tolerated(max_cohort) else 0),
         records=noise.records,
+        depth=0 if noise.wide else None,
     )
     of_rows = "" if noise.records is None else f", rows of up to {noise.records} records"
     smaller = "" if noise.records is None else ", smaller batches"
@@ -202,9 +246,7 @@ def _fitted(grid: Grid, noise: SharedNoise, dim: int, max_cohort: int) -> Lattic
     )
     if isinstance(lattice.noise, DiscreteGaussian):
         advice = "Use more bits or steps, or Skellam noise."
-        numbers = range(noise.tolerated(max_cohort) + 1)
-        components = [(lattice.noise.sigma**2 * noise.component(k, max_cohort), max_cohort) for k in numbers]
-        smooth = distance_of_sum(components, dim) <= INTEGER_DISTANCE / 8
+        smooth = distance_of_sum([(lattice.noise.sigma**2, max_cohort)], dim) <= INTEGER_DISTANCE / 8
         expect(smooth, f"more noise per client than {lattice.noise.sigma:.3g} steps", advice)
     return lattice
 

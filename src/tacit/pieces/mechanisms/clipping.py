@@ -4,6 +4,7 @@
 |---|---|---|
 | `FixedClip` | chosen before the run | yes, if it was chosen without looking at the clients' data |
 | `RecordClip` | of what one record adds to a row, whose trainer clips it | yes, for records; not for clients |
+| `TermClip` | of what one unit adds to a sum of terms | yes, for records or persons; not for clients |
 | `PublicClip` | the norm of an update on public data (Kerkouche et al. 2021) | yes: no client's data are used |
 | `QuantileClip` | adapts to a quantile of the clients' norms (Andrew et al. 2021) | yes: its own noise is accounted |
 | `EllipsoidClip` | one bound per coordinate (`tacit.pieces.mechanisms.ellipsoid`) | yes: its axes are public |
@@ -22,7 +23,7 @@ from torch import Tensor
 
 from tacit.core import Bound, DenseRows, Rows, ServerRound, State, Sum
 from tacit.core.interfaces import DryRun
-from tacit.errors import PublicDataError, expect
+from tacit.errors import PublicDataError, expect, positive, whole, within
 from tacit.privacy.noise.sum_grid import noisy_count
 
 BOUND = "mechanism/bound"
@@ -55,6 +56,11 @@ class Clip(Protocol):
     def max_records(self) -> int | None:
         """The bound is of one record in a row, which sums over at most this many; None: it is of whole rows."""
         return None
+
+    @property
+    def wide(self) -> bool:
+        """Whether records are clipped and summed in float64, so that rounding errors are negligible beside noise."""
+        return False
 
     @property
     def unproved(self) -> str:
@@ -93,7 +99,7 @@ class FixedClip(Clip):
     unproved: ClassVar[str] = ""
 
     def __post_init__(self) -> None:
-        expect(0 < self.value < float("inf"), f"clip={self.value} > 0 and finite")
+        positive(value=self.value)
 
     @property
     def known_to_clients(self) -> Knowledge:
@@ -126,12 +132,43 @@ class RecordClip(Clip):
     unproved: ClassVar[str] = ""
 
     def __post_init__(self) -> None:
-        expect(0 < self.value < float("inf"), f"clip={self.value} > 0 and finite")
-        expect(self.records >= 1, f"records={self.records} >= 1")
+        positive(value=self.value)
+        whole(1, records=self.records)
 
     @property
     def max_records(self) -> int:
         return self.records
+
+    def bound(self, rows: Rows, state: State) -> Bound:
+        return Bound((self.value,))
+
+
+@dataclass(frozen=True)
+class TermClip(Clip):
+    """A bound on the terms of one record, or person, of a query, which are clipped and summed in float64 (`QuerySum`).
+
+    Args:
+        value: the bound of one unit's terms; that of the query.
+        units: the most records, or persons, of any client; public. A row longer than `units · value` is projected to
+            that length, which moves no two rows apart: a client with more of them costs accuracy and no privacy.
+
+    Formal guarantees: those of `RecordClip`, with rounding errors of float64 instead of float32.
+    """
+
+    value: float
+    units: int
+    known_to_clients: ClassVar[Knowledge] = "before the run"
+    row_wise: ClassVar[bool] = True
+    wide: ClassVar[bool] = True
+    unproved: ClassVar[str] = ""
+
+    def __post_init__(self) -> None:
+        positive(value=self.value)
+        whole(1, units=self.units)
+
+    @property
+    def max_records(self) -> int:
+        return self.units
 
     def bound(self, rows: Rows, state: State) -> Bound:
         return Bound((self.value,))
@@ -159,8 +196,8 @@ class PublicClip(Clip):
     unproved: ClassVar[str] = ""
 
     def __post_init__(self) -> None:
-        expect(self.draws >= 1, f"draws={self.draws} >= 1")
-        expect(0 < self.factor < float("inf"), f"factor={self.factor} > 0 and finite")
+        whole(1, draws=self.draws)
+        positive(factor=self.factor)
 
     def prepare(self, state: State, dry_run: DryRun | None) -> State:
         if dry_run is None:
@@ -222,10 +259,8 @@ class QuantileClip(Clip):
     unproved: ClassVar[str] = ""
 
     def __post_init__(self) -> None:
-        expect(0 < self.quantile < 1, f"quantile={self.quantile} in (0, 1)")
-        expect(0 < self.start < float("inf"), f"start={self.start} > 0 and finite")
-        expect(self.rate > 0, f"rate={self.rate} > 0")
-        expect(self.count_noise > 0, f"count_noise={self.count_noise} > 0")
+        within("(0, 1)", quantile=self.quantile)
+        positive(start=self.start, rate=self.rate, count_noise=self.count_noise)
 
     def bound(self, rows: Rows, state: State) -> Bound:
         return Bound((float(state.memory[BOUND]) if BOUND in state.memory else self.start,))

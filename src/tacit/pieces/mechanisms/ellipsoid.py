@@ -18,7 +18,7 @@ from torch import Tensor
 
 from tacit.core import Bound, Rows, State
 from tacit.core.interfaces import DryRun
-from tacit.errors import PublicDataError, expect
+from tacit.errors import PublicDataError, positive, within
 from tacit.pieces.mechanisms.clipping import Clip
 from tacit.pieces.mechanisms.groups import Grouping, Groups, InputFeatures
 
@@ -88,9 +88,9 @@ class EllipsoidClip(Clip):
     unproved: ClassVar[str] = ""
 
     def __post_init__(self) -> None:
-        expect(0 < self.value < float("inf"), f"clip={self.value} > 0 and finite")
-        expect(-4 <= self.power <= 4, f"power={self.power} in [-4, 4]")
-        expect(0 < self.floor <= 1, f"floor={self.floor} in (0, 1]")
+        positive(value=self.value)
+        within("[-4, 4]", power=self.power)
+        within("(0, 1]", floor=self.floor)
 
     def prepare(self, state: State, dry_run: DryRun | None) -> State:
         return self.importance.prepare(state, self._groups(state), dry_run)

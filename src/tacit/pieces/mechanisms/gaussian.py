@@ -16,7 +16,6 @@ from tacit.core import (
     BoundedMessages,
     ClientRound,
     DenseRows,
-    Key,
     Messages,
     Round,
     ServerRound,
@@ -27,10 +26,11 @@ from tacit.core import (
     Wave,
 )
 from tacit.core.interfaces import DryRun, Mechanism, Visibility
-from tacit.core.prices import AggregateNoise, Price, Release, Uncalibrated, Unit, Unproved
+from tacit.core.prices import AggregateNoise, Price, RecordSums, Release, Uncalibrated, Unit, Unproved
 from tacit.core.rows import Surplus
-from tacit.errors import UserError, WireError, expect
-from tacit.pieces.mechanisms.arithmetic import Arithmetic, Reals, SharedNoise
+from tacit.core.schema import simplest_fraction
+from tacit.errors import UserError, WireError, at_least, expect, within
+from tacit.pieces.mechanisms.arithmetic import Arithmetic, Reals, SharedNoise, norm_limit
 from tacit.pieces.mechanisms.clipping import Clip, clip_rows
 from tacit.privacy.noise.sum_grid import DISTANCE, SumGrid, WideSums
 from tacit.wire.frames import Part, Parts
@@ -71,7 +71,9 @@ class CentralGaussian(Mechanism):
     def __post_init__(self) -> None:
         _check(self.clip, self.noise_multiplier)
         if self.clip.max_records is not None:
-            raise UserError("Expected a bound for clients' rows, got RecordClip. Use it in DistributedGaussian.")
+            raise UserError(
+                f"Expected a bound for clients' rows, got {type(self.clip).__name__}. Use it in DistributedGaussian."
+            )
         if self.noise_multiplier is not None:
             self.clip.sum_multiplier(self.noise_multiplier)  # raises if the clip alone releases more than declared
 
@@ -116,7 +118,7 @@ class CentralGaussian(Mechanism):
 
     def after_sum(self, total: Sum, now: ServerRound) -> Sum:
         """Add noise scaled by the sum's bound; also if the cohort is empty, since its size is private."""
-        multiplier = self.clip.sum_multiplier(_given(self.noise_multiplier))
+        multiplier = self.clip.sum_multiplier(_value_of(self.noise_multiplier))
         released = self._with_noise(total, multiplier, now) if multiplier else total.total
         return replace(total, total=released, weight=now.expected_cohort)
 
@@ -137,31 +139,37 @@ class CentralGaussian(Mechanism):
 class DistributedGaussian(Mechanism):
     """Distributed DP: every client clips its own row and adds a share of the noise; only the sum is revealed.
 
-    Of n clients, t = ⌊dropouts · n⌋ may be lost. The shares of n − t clients amount to the noise of the sum, so every
-    share has a surplus, in t components. Once it is known that d clients are lost, the others' seeds of the excess
-    components are opened, and the server subtracts them (XNoise: Jiang et al., Dordis, EuroSys 2024; see
-    `tacit.core.rows`). The variance of the sum is therefore the same for every n and every d up to t, and reveals
-    neither. Colluding clients can subtract their own shares, so the noise is larger by (1 − dropouts) / (1 − dropouts −
-    colluding). For an empty cohort, the server adds the noise. The noisy sum is divided by the expected cohort size.
-    A row that is not finite becomes zeros at its client: a missing one would reveal that.
+    Of n clients, t = ⌊dropouts · n⌋ may be lost. The shares of n − t clients amount to the noise of the sum. Once it is
+    known that d clients are lost, the seeds of t − d others' shares are opened, and the server subtracts these shares
+    (as in XNoise: Jiang et al., Dordis, EuroSys 2024; see `tacit.core.rows`). The variance of the sum is therefore the
+    same for every n and every d up to t, and reveals neither. Every client knows its own share, and can subtract it:
+    shares are sized so that those of all others amount to the declared noise, or those of the others than the
+    `colluding` ones if these are more than one. That makes the variance of the sum r/(r − 1) times as large if r
+    clients remain, or (1 − dropouts) / (1 − dropouts − colluding) times. For an empty cohort, the server adds the
+    noise. Where more are lost than tolerated and the channel does not end the round, whoever sums adds what is missing.
+    The noisy sum is divided by the expected cohort size. A row that is not finite becomes zeros at its client: a
+    missing one would reveal that.
 
     Args:
         clip: a public bound: `FixedClip` or `PublicClip` of a client's row, `RecordClip` of what one record adds to it.
         noise_multiplier: standard deviation of the noise over the sensitivity; None: as much as the method's budget
             requires, computed when the population is known.
         dropouts: the fraction of a cohort that may be lost. If more are, `SecureSum` ends the round without a sum; with
-            another channel the round costs more, which is charged.
-        colluding: the fraction of a cohort that may disclose its share of the noise to the adversary.
+            another channel the missing noise is added to the sum, and ε against the server is larger.
+        colluding: the fraction of a cohort that may disclose its share of the noise to the adversary; one client may in
+            any case.
         arithmetic: `Reals()` for simulations, `Grid()` for sums of integers, which `SecureSum` requires.
         single_draw: draw all shares of a round as one sample of the same distribution, which is faster in simulations.
             Otherwise each client draws its own share, as in a federation.
 
-    Formal guarantees: adding or removing one client changes the sum by at most the public bound, so a round is a
-    Gaussian mechanism of `noise_multiplier` if no more than the given fraction is lost, whatever number is. If more are
-    lost, or some collude, the variance of the noise may reveal the size of the cohort: then the guarantee is for
-    zero-out adjacency, where a client's row is set to zero, sampling amplifies nothing, and what the round costs
-    follows from how many clients delivered. It requires a channel that reveals only the sum, clients that add their
-    noise, and dropouts that depend neither on data nor on who else takes part.
+    Formal guarantees: adding or removing one client changes the sum by at most the public bound, and its noise has the
+    same variance for every cohort and every number of losses, at least that of `noise_multiplier`. Against those who
+    receive the models, a round is therefore a Gaussian mechanism of `noise_multiplier`, which sampling amplifies. The
+    server and the clients of a cohort know who takes part, and clients their own shares. Against them, sampling
+    amplifies nothing, the guarantee is for zero-out adjacency, where a client's row is set to zero, and what a round
+    costs follows from the noise of those that delivered and are honest (`SharedNoise.part`): with public sizes of
+    cohorts and no more losses than tolerated, that of `noise_multiplier`. It requires a channel that reveals only the
+    sum, clients that add their noise, and dropouts that depend neither on data nor on who else takes part.
 
     With `RecordClip` all of this is said about one record, not about a client: who takes part is then no secret, so
     that the variance of the noise reveals nothing, and it is the Poisson batches of the trainer that amplify, also
@@ -187,8 +195,7 @@ class DistributedGaussian(Mechanism):
                 f"Expected a public bound for whole rows, because clients clip before they send, got {self.clip}. "
                 "Use FixedClip or PublicClip."
             )
-        for name in ("dropouts", "colluding"):
-            expect(0 <= getattr(self, name) < 1, f"{name}={getattr(self, name)} in [0, 1)")
+        within("[0, 1)", dropouts=self.dropouts, colluding=self.colluding)
         expect(self.honest > 0, f"dropouts + colluding = {self.dropouts + self.colluding} < 1")
 
     @property
@@ -201,6 +208,10 @@ class DistributedGaussian(Mechanism):
         return None if self.clip.max_records is None else self._bound(_NO_STATE).whole
 
     @property
+    def record_sums(self) -> RecordSums:
+        return "float64" if self.clip.wide else "float32"
+
+    @property
     def row_bound(self) -> float | None:
         """The largest norm of a row of records, without noise."""
         return None if self.clip.max_records is None else self._bound(_NO_STATE).whole * self.clip.max_records
@@ -211,32 +222,31 @@ class DistributedGaussian(Mechanism):
         return 1 - self.dropouts - self.colluding
 
     def deviation(self, view: View, now: Round) -> float:
-        """The standard deviation of one client's share of the noise, with its surplus."""
-        noise = self._noise(self._received_bound(view))
+        """The standard deviation of one client's share of the noise."""
+        noise = self._noise(self._received_bound(view), now)
         return noise.bound.whole * noise.multiplier / sqrt(noise.of_cohort(now.cohort))
 
     def price(self, index: int, turnout: Turnout | None = None) -> Price:
-        """A Gaussian mechanism with the declared noise; with less if more clients were lost than tolerated."""
+        """A Gaussian mechanism with the declared noise; with a turnout, with the noise that no client there knows."""
         if self.noise_multiplier is None:
             return Uncalibrated()
         release = self.arithmetic.release(self.noise_multiplier, self._part(turnout))
         if release is None:
             return _price(self.clip, None)
         adversary = "anyone who receives the models or sees the sums"
-        constant = self.colluding == 0 and (turnout is None or self.tolerates(turnout))  # nobody's share is known
-        return _price(self.clip, replace(release, adversary=adversary, constant=constant))
+        return _price(self.clip, replace(release, adversary=adversary, constant=turnout is None))
 
     def aggregate_noise(self, state: State, expected_cohort: float) -> AggregateNoise | None:
         """All noise of the sum, including what colluding clients could subtract."""
         if self.noise_multiplier is None:
             return None
-        noise = self._noise(self._bound(state))
-        deviation = noise.bound.whole * noise.multiplier * sqrt((1 - self.dropouts) / self.honest)
+        noise, mean = self._noise(self._bound(state)), max(int(expected_cohort), 1)
+        deviation = noise.bound.whole * noise.multiplier * sqrt(noise.min_delivered(mean) / noise.of_cohort(mean))
         return AggregateNoise(noise.row_bound.whole, deviation / expected_cohort)
 
-    def tolerates(self, turnout: Turnout) -> bool:
-        """Whether the sum's noise has its target variance, the same for all tolerated turnouts."""
-        return turnout.delivered >= turnout.cohort - self._noise_of(1.0, Bound()).tolerated(turnout.cohort)
+    def honest_clients(self, cohort: int) -> int | None:
+        noise, colluding = self._noise_of(1.0, Bound()), int(simplest_fraction(self.colluding) * cohort)
+        return noise.min_delivered(cohort) - max(1, colluding)
 
     def with_noise_multiplier(self, noise: float) -> Self:
         return replace(self, noise_multiplier=noise)
@@ -252,15 +262,15 @@ class DistributedGaussian(Mechanism):
 
     def at_client(self, messages: Messages, view: View, data: Wave, now: ClientRound) -> Messages:
         """Clip to the bound in the broadcast, and add each client's share of the noise unless all are drawn at once."""
-        noise = self._noise(self._received_bound(view))
-        surplus = Surplus(noise.tolerated(now.cohort))
+        noise = self._noise(self._received_bound(view), now)
+        surplus = Surplus(noise.max_losses(now.cohort))
         encoded = replace(self.arithmetic.encode(messages, noise, now), surplus=surplus)
         if self.single_draw or not encoded.rows.count:
             return encoded
         keys, rows, clients = now.clients.child("noise share"), encoded.rows.dense(), messages.clients.tolist()
-        surplus = replace(surplus, seeds={client: keys.of(client).child("surplus") for client in clients})
+        surplus = replace(surplus, seeds={client: keys.of(client) for client in clients})
         shares = [
-            self._share(row, noise, keys.of(client), surplus.of([client]), now)
+            self.arithmetic.draw(row, noise, 1.0, surplus.seeds[client], now)
             for row, client in zip(rows, clients, strict=True)
         ]
         return replace(encoded, rows=DenseRows(rows + torch.stack(shares)), surplus=surplus)
@@ -269,17 +279,30 @@ class DistributedGaussian(Mechanism):
         return BoundedMessages(messages, self._bound(state))
 
     def after_sum(self, total: Sum, now: ServerRound) -> Sum:
-        """Remove the excess of the clients' shares, or add their sum if they are drawn at once.
+        """Remove the shares that are too many, or add what is missing: all of it if they are drawn at once.
 
-        An empty cohort gets the noise in any case.
+        An empty cohort gets the noise in any case, and one that lost too many what those would have added, so that the
+        noise shows neither.
         """
-        noise = self._noise(total.bound)
+        noise = self._noise(total.bound, now)
+        missing = float(noise.min_delivered(now.cohort))
         if not self.single_draw and now.cohort:
-            excess = self._excess(total, noise, now)
-            return replace(total, total=total.total - excess, weight=now.expected_cohort, surplus=None)
-        remaining = min(total.weight, float(noise.remaining(now.cohort))) if now.cohort else 1.0
-        drawn = self.arithmetic.draw(total.total, noise, remaining, now.server.child("noise shares"), now)
-        return replace(total, total=total.total + drawn, weight=now.expected_cohort, surplus=None)
+            total = replace(total, total=total.total - self._excess(total, noise, now))
+            missing -= min(total.weight, missing)
+        if missing:
+            drawn = self.arithmetic.draw(total.total, noise, missing, now.server.child("noise shares"), now)
+            total = replace(total, total=total.total + drawn)
+        return replace(total, weight=now.expected_cohort, surplus=None)
+
+    def max_sum(self, total: Sum, now: ServerRound) -> float | None:
+        if not self.arithmetic.subgaussian:
+            return None
+        noise = self._noise(total.bound, now)
+        inflation = 1.0 if total.grid_step is None else 1 + total.grid_step.inflation
+        rows = now.cohort * noise.row_bound.whole * inflation
+        shares = noise.min_delivered(now.cohort) / noise.of_cohort(now.cohort)
+        deviation = noise.bound.whole * noise.multiplier * inflation * sqrt(shares)
+        return norm_limit(rows, deviation, total.total.numel())
 
     def _received_bound(self, view: View) -> Bound:
         """The bound in a broadcast; where the method fixes it, a client accepts no other."""
@@ -299,40 +322,34 @@ class DistributedGaussian(Mechanism):
     def _bound(self, state: State) -> Bound:
         return Bound((self.clip.bound(_NO_ROWS, state).whole,))
 
-    def _noise(self, bound: Bound) -> SharedNoise:
-        return self._noise_of(_given(self.noise_multiplier), bound)
+    def _noise(self, bound: Bound, now: Round | None = None) -> SharedNoise:
+        secret = now is not None and now.expected_cohort < now.population and self.clip.max_records is None
+        mean = max(int(now.expected_cohort), 1) if now is not None and secret else 0
+        return self._noise_of(_value_of(self.noise_multiplier), bound, mean)
 
-    def _noise_of(self, multiplier: float, bound: Bound) -> SharedNoise:
-        return SharedNoise(bound, multiplier, self.honest, self.dropouts, self.clip.max_records)
+    def _noise_of(self, multiplier: float, bound: Bound, secret_mean: int = 0) -> SharedNoise:
+        clip = self.clip
+        return SharedNoise(bound, multiplier, self.honest, self.dropouts, clip.max_records, clip.wide, secret_mean)
 
     def _part(self, turnout: Turnout | None) -> float:
-        """The least part of the declared noise in a sum."""
-        if turnout is None or self.tolerates(turnout):
+        """The part of the declared noise in a sum that no client of its cohort knows."""
+        if turnout is None:
             return 1.0
-        honest = max(turnout.delivered - self.colluding * turnout.cohort, 0.0)
-        return min(honest / self._noise_of(1.0, Bound()).of_cohort(turnout.cohort), 1.0)
-
-    def _share(self, like: Tensor, noise: SharedNoise, key: Key, surplus: Surplus, now: ClientRound) -> Tensor:
-        """One client's share: the component that stays, and the surplus."""
-        kept = self.arithmetic.draw(like, noise, noise.component(0, now.cohort), key, now)
-        return kept + self._drawn(like, noise, surplus, now)
+        secret_mean = 0 if self.clip.max_records is not None else turnout.secret_mean
+        return self._noise_of(1.0, Bound(), secret_mean).part(turnout, self.colluding)
 
     def _excess(self, total: Sum, noise: SharedNoise, now: Round) -> Tensor:
-        """The components that remain to be removed, given how many clients delivered."""
-        surplus, delivered = total.surplus or Surplus(noise.tolerated(now.cohort)), int(total.weight)
-        excess = surplus.opened(now.cohort - delivered)
-        if excess.first <= excess.tolerated and len(excess.seeds) != delivered:
+        """The sum of the shares that remain to be removed, given how many clients delivered."""
+        surplus, losses = total.surplus or Surplus(noise.max_losses(now.cohort)), now.cohort - int(total.weight)
+        seeds, expected = surplus.opened(losses).seeds, max(surplus.tolerated - losses, 0)
+        if len(seeds) != expected:
             raise UserError(
-                f"Expected the seeds of {delivered} clients' surplus noise, got {len(excess.seeds)}: the channel does "
-                "not open them. Use SecureSum, or dropouts=0."
+                f"Expected the seeds of {expected} clients' noise, got {len(seeds)}: the channel does not open them. "
+                "Use SecureSum, or dropouts=0."
             )
-        return self._drawn(total.total, noise, excess, now)
-
-    def _drawn(self, like: Tensor, noise: SharedNoise, surplus: Surplus, now: Round) -> Tensor:
-        """The sum of all components that these seeds reproduce."""
-        drawn = torch.zeros_like(like)
-        for k, key in surplus.components():
-            drawn += self.arithmetic.draw(like, noise, noise.component(k, now.cohort), key, now)
+        drawn = torch.zeros_like(total.total)
+        for key in seeds.values():
+            drawn += self.arithmetic.draw(total.total, noise, 1.0, key, now)
         return drawn
 
 
@@ -344,7 +361,7 @@ BOUNDS = (1e-30, 1e30)  # of rows: noise in proportion to others would overflow 
 def _check(clip: Clip, noise_multiplier: float | None) -> None:
     if isinstance(clip, int | float):
         raise UserError(f"Expected clip to be a clipping rule, got a number. Use FixedClip({clip}).")
-    expect(noise_multiplier is None or noise_multiplier >= 0, f"noise_multiplier={noise_multiplier} >= 0")
+    at_least(0, noise_multiplier=noise_multiplier)
 
 
 def _price(clip: Clip, release: Release | None) -> Price:
@@ -353,7 +370,7 @@ def _price(clip: Clip, release: Release | None) -> Price:
     return Unproved(clip.unproved, release) if clip.unproved else release
 
 
-def _given(noise_multiplier: float | None) -> float:
+def _value_of(noise_multiplier: float | None) -> float:
     if noise_multiplier is None:
         raise UserError(
             "Expected a noise multiplier, which follows from the budget and the population. "

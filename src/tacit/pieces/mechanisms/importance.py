@@ -12,7 +12,7 @@ Networks. DS 2019.
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import pi, sqrt
-from typing import ClassVar, Literal, Protocol, runtime_checkable
+from typing import ClassVar, Literal, Protocol, get_args, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -23,7 +23,7 @@ from tacit.core.prices import Price, Uncalibrated, Unproved
 from tacit.core.provenance import read_parts
 from tacit.core.state import BoundedMessages, ClientRound, Messages, Round, ServerRound, State, Sum, Turnout, View
 from tacit.core.wave import Perturbation, Wave
-from tacit.errors import UserError, expect
+from tacit.errors import UserError, at_least, expect, one_of, positive, within
 from tacit.pieces.mechanisms.groups import Grouping, Groups, InputFeatures, SingleWeights
 from tacit.pieces.mechanisms.nbafl import NOISE_STD, NOMINAL, add_gaussian
 from tacit.wire.frames import Part, Parts
@@ -72,7 +72,7 @@ class AccuracySensitivity:
     noise_factor: float = 1.0
 
     def __post_init__(self) -> None:
-        expect(0 < self.noise_factor < float("inf"), f"noise_factor={self.noise_factor} > 0 and finite")
+        positive(noise_factor=self.noise_factor)
 
     def of(self, weights: Tensor, received: Tensor, data: Wave, groups: Groups, deviation: float) -> Tensor:
         size = self.noise_factor * deviation * sqrt(2 / pi)
@@ -113,7 +113,7 @@ class TwoLevel:
     which: Which = "least"
 
     def __post_init__(self) -> None:
-        expect(0 <= self.share <= 1, f"share={self.share} in [0, 1]")
+        within("[0, 1]", share=self.share)
         _check(self.factor, self.which)
 
     def factors(self, importance: Tensor) -> Tensor:
@@ -187,6 +187,7 @@ class ByImportance(Mechanism):
     per_layer: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
+        one_of(get_args(Payload), expects=self.expects)
         if not isinstance(self.base, ClientNoise) or getattr(self.base, "single_draw", False):
             raise UserError(
                 f"Expected a base whose clients add their own noise, got {self.base}. Use NbaflGaussian, or "
@@ -279,7 +280,5 @@ def _ranks(importance: Tensor, first: Which) -> Tensor:
 
 
 def _check(factor: float, which: str) -> None:
-    expect(
-        1 <= factor < float("inf"), f"factor={factor:g} >= 1 and finite", "No group gets less than the base's noise."
-    )
-    expect(which in ("least", "most"), f"which={which!r} to be 'least' or 'most'")
+    at_least(1, "No group gets less than the base's noise.", factor=factor)
+    one_of(("least", "most"), which=which)

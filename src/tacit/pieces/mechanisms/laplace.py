@@ -18,7 +18,7 @@ from tacit.core.prices import Leakage, Price, Unit, Unproved
 from tacit.core.rows import DenseRows
 from tacit.core.state import BoundedMessages, ClientRound, Messages, ServerRound, State, Sum, Turnout, View
 from tacit.core.wave import Wave
-from tacit.errors import expect
+from tacit.errors import one_of, positive
 from tacit.wire.frames import Part
 
 
@@ -61,10 +61,9 @@ class MetricLaplace(Mechanism):
     reads: ClassVar[tuple[Part, ...]] = ()
 
     def __post_init__(self) -> None:
-        expect(self.noise_multiplier > 0, f"noise_multiplier={self.noise_multiplier:g} > 0", "Without it, use NoNoise.")
-        expect(self.radius is None or self.radius > 0, f"radius={self.radius} > 0")
-        expect(self.limit is None or self.limit > 0, f"limit={self.limit} > 0")
-        expect(self.expects in ("updates", "weights"), f"expects={self.expects!r} to be 'updates' or 'weights'")
+        positive(noise_multiplier=self.noise_multiplier)
+        positive(radius=self.radius, limit=self.limit)
+        one_of(("updates", "weights"), expects=self.expects)
 
     def price(self, index: int, turnout: Turnout | None = None) -> Price:
         """n/ν for a message within the radius; the same if noise is added per layer."""

@@ -31,7 +31,7 @@ from tacit.core import (
 )
 from tacit.core.interfaces import Mechanism, Visibility
 from tacit.core.prices import Price, Unit, Unproved, check_delta
-from tacit.errors import UserError, expect
+from tacit.errors import UserError, positive, whole
 from tacit.pieces.mechanisms.clipping import clip_rows
 from tacit.wire.frames import Part
 
@@ -82,11 +82,10 @@ class NbaflGaussian(Mechanism):
     reads: ClassVar[tuple[Part, ...]] = ()
 
     def __post_init__(self) -> None:
-        expect(0 < self.epsilon < float("inf"), f"epsilon={self.epsilon:g} > 0 and finite")
+        positive(epsilon=self.epsilon)
         check_delta(self.delta)
-        expect(0 < self.clip < float("inf"), f"clip={self.clip} > 0 and finite")
-        for name in ("samples", "rounds", "exposures"):
-            expect(getattr(self, name) >= 1, f"{name}={getattr(self, name)} >= 1")
+        positive(clip=self.clip)
+        whole(1, samples=self.samples, rounds=self.rounds, exposures=self.exposures)
 
     @property
     def upload(self) -> float:

@@ -16,7 +16,7 @@ from tacit.core import ClientRound, DenseRows, Descent, Rows, View, Wave
 from tacit.core.interfaces import Payload, Trainer
 from tacit.core.prices import RecordPrice, Unproved
 from tacit.core.schema import instead_of
-from tacit.errors import UserError, expect
+from tacit.errors import UserError, at_least, expect, one_of, positive, whole, within
 
 
 @dataclass(frozen=True, repr=False)
@@ -72,15 +72,15 @@ class Sgd(Trainer):
         lr: object = self.lr
         if callable(lr) and not isinstance(lr, Schedule):
             object.__setattr__(self, "lr", Schedule(lr))
-        expect(self.rate(0) > 0, f"lr={self.lr} > 0")
         expect((self.steps is None) != (self.epochs is None), "either steps or epochs, and not both")
-        expect((self.steps or self.epochs or 0) >= 1, f"steps={self.steps} or epochs={self.epochs} >= 1")
-        expect(self.batch_size is None or self.batch_size >= 1, f"batch_size={self.batch_size} >= 1")
-        expect(0 < self.decay <= 1, f"decay={self.decay} in (0, 1]")
-        expect(0 <= self.momentum < 1, f"momentum={self.momentum} in [0, 1)")
-        expect(self.weight_decay >= 0, f"weight_decay={self.weight_decay} >= 0")
-        expect(self.clip is None or self.clip > 0, f"clip={self.clip} > 0")
-        expect(self.sends in ("updates", "weights"), f"sends={self.sends!r} to be 'updates' or 'weights'")
+        whole(1, steps=self.steps, epochs=self.epochs)
+        whole(1, batch_size=self.batch_size)
+        within("(0, 1]", decay=self.decay)
+        within("[0, 1)", momentum=self.momentum)
+        at_least(0, weight_decay=self.weight_decay)
+        positive(lr=self.lr(0) if isinstance(self.lr, Schedule) else self.lr)
+        positive(clip=self.clip)
+        one_of(("updates", "weights"), sends=self.sends)
 
     def train(self, view: View, data: Wave, now: ClientRound) -> Rows:
         rows = data.descend(view.weights, self.descent(now))

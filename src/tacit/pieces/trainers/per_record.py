@@ -10,20 +10,23 @@ Andrew et al., Differentially Private Learning with Adaptive Clipping, NeurIPS 2
 """
 
 from bisect import bisect_left
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import exp, log, log1p, sqrt
 from typing import ClassVar, Self
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from tacit.core import ClientRound, DenseRows, Key, MaskedRows, Rows, View, Wave
 from tacit.core.interfaces import Trainer
 from tacit.core.prices import Gaussian, RecordPrice, RecordSum, Release, Repeated, Sampling, Uncalibrated
-from tacit.core.rows import DEPTH
+from tacit.core.rows import DEPTH, ClippedSum
 from tacit.core.schema import instead_of
-from tacit.errors import UserError, expect
+from tacit.core.standardised import StandardisedLayout
+from tacit.errors import ModelError, UserError, at_least, expect, positive, whole, within
 from tacit.privacy.noise.sum_grid import DISTANCE, SumGrid, noisy_count
 
 OVERFULL = 2.0**-100  # the largest probability of a batch with more records than the noise provides for
@@ -85,24 +88,23 @@ class DpSgd(Trainer):
     draws_persons: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        expect(self.lr > 0, f"lr={self.lr} > 0")
+        positive(lr=self.lr)
         expect((self.steps is None) != (self.epochs is None), "either steps or epochs, and not both")
-        expect((self.steps or self.epochs or 0) >= 1, f"steps={self.steps} or epochs={self.epochs} >= 1")
-        expect(self.batch_size >= 1, f"batch_size={self.batch_size} >= 1")
-        expect(0 < self.clip < float("inf"), f"clip={self.clip} > 0 and finite")
-        noise = self.noise_multiplier
-        expect(noise is None or 0 < noise < float("inf"), f"noise_multiplier={noise} > 0", "Without noise, use Sgd.")
-        expect(0 < self.decay <= 1, f"decay={self.decay} in (0, 1]")
-        expect(0 <= self.momentum < 1, f"momentum={self.momentum} in [0, 1)")
-        expect(self.weight_decay >= 0, f"weight_decay={self.weight_decay} >= 0")
-        expect(self.quantile is None or 0 < self.quantile < 1, f"quantile={self.quantile} in (0, 1)")
+        whole(1, steps=self.steps, epochs=self.epochs)
+        whole(1, batch_size=self.batch_size)
+        positive(clip=self.clip)
+        positive("Without noise, use Sgd.", noise_multiplier=self.noise_multiplier)
+        within("(0, 1]", decay=self.decay)
+        within("[0, 1)", momentum=self.momentum)
+        at_least(0, weight_decay=self.weight_decay)
+        within("(0, 1)", quantile=self.quantile)
 
     def train(self, view: View, data: Wave, now: ClientRound) -> Rows:
         if self.noise_multiplier is None:
             raise UserError("Expected DpSgd to have a noise multiplier. Give one, or a budget from which it follows.")
         mask = view.mask if self.masked else None
         lr, numbers = self.lr * self.decay**now.index, torch.arange(len(data.clients))
-        values = [self._updated(view.weights, mask, data.keep(numbers == i), lr, now) for i in numbers.tolist()]
+        values = [self._update(view.weights, mask, data.keep(numbers == i), lr, now) for i in numbers.tolist()]
         return _rows(values, view.weights, mask)
 
     def record_price(self, samples: int) -> RecordPrice:
@@ -130,7 +132,7 @@ class DpSgd(Trainer):
             return self.steps
         return max(1, round(samples / self.batch_size)) * (self.epochs or 0)
 
-    def _updated(self, start: Tensor, mask: Tensor | None, data: Wave, lr: float, now: ClientRound) -> Tensor:
+    def _update(self, start: Tensor, mask: Tensor | None, data: Wave, lr: float, now: ClientRound) -> Tensor:
         """The update of a single client."""
         (client,), (samples,) = data.clients.tolist(), data.units.tolist()
         rate, weights = self.rate(samples), start.clone()
@@ -165,6 +167,8 @@ class RecordGradient(Trainer):
         rate: the probability with which each record is in the batch, the same for all clients.
         clip: the largest L2 norm of a record's gradient; longer ones are scaled down to it.
         masked: only the weights under the codec's mask have a gradient.
+        moments: for a `StandardisedLinear`, whose centre and scale have no gradient: in the first round the row is the
+            sum of the records' moments (`Moments`), of which this is the largest norm; None: of gradients.
 
     Formal guarantees: none by itself. What a record adds to a row is at most `clip` long, and a record whose gradient
     is not finite, or 2⁶⁰ times longer, adds nothing; floating-point errors are within those that noise on sums provides
@@ -176,25 +180,97 @@ class RecordGradient(Trainer):
     rate: float
     clip: float
     masked: bool = False
+    moments: float | None = None
     draws_persons: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        expect(0 < self.rate <= 1, f"rate={self.rate} in (0, 1]")
-        expect(0 < self.clip < float("inf"), f"clip={self.clip} > 0 and finite")
+        within("(0, 1]", rate=self.rate)
+        positive(clip=self.clip, moments=self.moments)
+        expect(
+            self.moments is None or (self.rate == 1 and not self.masked),
+            f"all records and all weights for moments, got rate={self.rate:g} and masked={self.masked}",
+        )
 
     def train(self, view: View, data: Wave, now: ClientRound) -> Rows:
         mask = view.mask if self.masked else None
+        if self.moments is not None:
+            layout = _layout_of(data)
+            if now.index == 0:
+                query = Moments(layout.inputs, layout.outputs, self.moments, self.clip)
+                return DenseRows(data.term_sums(query, view.weights))
+            mask = layout.trained
         keys = now.clients.child("records")
         batches = [
             _batch(keys.of(client), samples, self.rate)
             for client, samples in zip(data.clients.tolist(), data.units.tolist(), strict=True)
         ]
         sums = data.clipped_sums(view.weights, batches, self.clip, mask)
+        if self.moments is not None:
+            return _wide_rows(sums, view.weights.shape[-1])
         return _rows([each.total.to(view.weights).neg() for each in sums], view.weights, mask)
 
     @property
     def record_sum(self) -> RecordSum:
-        return RecordSum(self.clip, self.rate)
+        return RecordSum(self.clip, self.rate, "float32" if self.moments is None else "float64")
+
+
+@dataclass(frozen=True)
+class Moments:
+    """A query for the means of inputs, of their squares and of the classes: Σ [x, x², 1, 0 …, y], scaled to a bound.
+
+    The sum has the coordinates of the weights of a `StandardisedLinear`: x where the centre is, x² where the scale is,
+    1 at the first weight and y at the biases.
+
+    Attributes:
+        inputs: the number of inputs.
+        outputs: of outputs.
+        largest: the largest norm of a record's moments, before they are scaled.
+        bound: the norm to which that is scaled.
+    """
+
+    inputs: int
+    outputs: int
+    largest: float
+    bound: float
+
+    @property
+    def length(self) -> int:
+        """The number of terms: that of the model's weights."""
+        return StandardisedLayout(self.inputs, self.outputs).dim
+
+    def terms(self, state: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        """The moments of each row; classes are one-hot, and a number is clipped to [0, 1]."""
+        layout = StandardisedLayout(self.inputs, self.outputs)
+        terms = torch.zeros(len(x), self.length, dtype=torch.float64, device=x.device)
+        terms[:, : self.inputs] = x
+        terms[:, self.inputs : layout.first] = terms[:, : self.inputs].square()
+        terms[:, layout.first] = 1
+        labels = y.double().clamp(0, 1) if y.is_floating_point() else F.one_hot(y, self.outputs).double()
+        terms[:, -self.outputs :] = labels.view(len(x), -1)
+        return terms.mul_(self.bound / self.largest)
+
+
+def _wide_rows(sums: Sequence[ClippedSum], dim: int) -> Rows:
+    """Minus the sums, in float64, at the last coordinates of a row."""
+    rows = torch.zeros(len(sums), dim, dtype=torch.float64)
+    for row, each in zip(rows, sums, strict=True):
+        if not each.wide:
+            raise ModelError(
+                "Expected gradients in float64 for a trainer with moments, whose noise provides for no others. Use "
+                "BinaryCrossEntropy, CrossEntropy without weights or MeanSquared, or a trainer without moments."
+            )
+        row[-len(each.total) :] = -each.total
+    return DenseRows(rows)
+
+
+def _layout_of(data: Wave) -> StandardisedLayout:
+    layout = StandardisedLayout.of(data.shapes)
+    if layout is None:
+        raise ModelError(
+            "Expected a linear model whose inputs the method standardises (StandardisedLinear), for a trainer with "
+            "moments. Use the model standardised, or a trainer without moments."
+        )
+    return layout
 
 
 @dataclass(frozen=True)

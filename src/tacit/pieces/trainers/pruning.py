@@ -29,7 +29,7 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
-from typing import ClassVar, Literal, Self
+from typing import ClassVar, Literal, Self, get_args
 
 import torch
 from torch import Tensor
@@ -38,7 +38,7 @@ from tacit.core import ClientRound, DenseRows, Descent, ProximalTerm, Rows, Stat
 from tacit.core.interfaces import Payload, Trainer
 from tacit.core.schema import instead_of
 from tacit.core.wave import Shapes
-from tacit.errors import UserError, expect
+from tacit.errors import UserError, at_least, expect, one_of, whole, within
 from tacit.pieces.trainers.local import Sgd
 
 AcrossLayers = Literal["balanced", "uniform"]
@@ -78,10 +78,11 @@ class Keep:
 
     def __post_init__(self) -> None:
         expect((self.compression is None) == bool(self.counts), "either compression or counts, and not both")
-        expect(self.compression is None or self.compression >= 1, f"compression={self.compression} >= 1")
-        expect(all(count >= 1 for count in self.counts), f"counts={self.counts} >= 1")
-        expect(self.across_layers in _POWER, f"across_layers={self.across_layers!r} to be 'balanced' or 'uniform'")
-        expect(0 <= self.progress <= 1, f"progress={self.progress} in [0, 1]")
+        at_least(1, compression=self.compression)
+        for each in self.counts:
+            whole(1, counts=each)
+        one_of(get_args(AcrossLayers), across_layers=self.across_layers)
+        within("[0, 1]", progress=self.progress)
 
     def at_round(self, index: int, *, warm_up: int, ramp: int) -> Self | None:
         """The pruning of round `index`: None before the ramp, gradual in it, and full from round `warm_up` on.
@@ -98,7 +99,7 @@ class Keep:
         """How many numbers of each parameter remain; None: the parameter is not pruned."""
         sizes = [prod(shape) for shape in shapes if len(shape) > 1]
         if self.compression is None:
-            counts = self._checked_counts(sizes)
+            counts = self._check_counts(sizes)
         else:
             total = max(round(sum(sizes) / self.compression), len(sizes))
             counts = allocate(total, sizes, _POWER[self.across_layers])
@@ -123,7 +124,7 @@ class Keep:
         trained = [(part != 0) | (count is None) for part, count in zip(parts, counts, strict=True)]
         return torch.cat(trained).nonzero()[:, 0]
 
-    def _checked_counts(self, sizes: Sequence[int]) -> Sequence[int]:
+    def _check_counts(self, sizes: Sequence[int]) -> Sequence[int]:
         if len(self.counts) != len(sizes) or any(c > n for c, n in zip(self.counts, sizes, strict=True)):
             raise UserError(
                 f"Expected counts for the model's {len(sizes)} layers of {', '.join(map(str, sizes))} weights, "
@@ -145,8 +146,8 @@ class _Prune(Trainer):
 
     def __post_init__(self) -> None:
         expect(self.sgd.sends == "weights", "sgd to send weights: updates of a sparse model are not sparse")
-        expect(self.warm_up >= 0, f"warm_up={self.warm_up} >= 0")
-        expect(0 <= self.ramp <= self.warm_up, f"ramp={self.ramp} in [0, warm_up={self.warm_up}]")
+        whole(0, warm_up=self.warm_up, freeze_after=self.freeze_after, ramp=self.ramp)
+        expect(self.ramp <= self.warm_up, f"ramp={self.ramp} <= warm_up={self.warm_up}")
         expect(
             self.freeze_after is None or self.freeze_after >= self.warm_up,
             f"freeze_after={self.freeze_after} >= warm_up={self.warm_up}",
@@ -166,7 +167,7 @@ class _Prune(Trainer):
             return self._train_masked(view, data, now)
         return DenseRows(keep.project(self.solve(view, data, now, keep), data.shapes))
 
-    def kept(self, shapes: Shapes) -> tuple[int | None, ...]:
+    def weight_counts(self, shapes: Shapes) -> tuple[int | None, ...]:
         return self.keep.layer_counts(shapes)
 
     def variants(self, state: State) -> Mapping[str, Tensor]:
@@ -221,13 +222,13 @@ class AdmmPrune(_Prune):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        expect(0 < self.penalty < 1, f"penalty={self.penalty} in (0, 1)")
+        within("(0, 1)", penalty=self.penalty)
         length, updates = self.sgd.steps or self.sgd.epochs or 0, self.updates
         if updates is None:
             expect(self.sgd.epochs is not None, "updates to be given for training in steps", "Give updates or epochs.")
         else:
-            fits = updates >= 1 and length % updates == 0
-            expect(fits, f"updates={updates} to divide the {length} steps or epochs of a round")
+            whole(1, updates=updates)
+            expect(length % updates == 0, f"updates={updates} to divide the {length} steps or epochs of a round")
 
     def solve(self, view: View, data: Wave, now: ClientRound, keep: Keep) -> Tensor:
         """Every client's W after the last update, close to a pruned model but not yet pruned, (clients, dim)."""

@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tacit.core.prices import Gaussian, Zcdp
-from tacit.errors import expect
+from tacit.errors import expect, whole
 
 Integers = npt.NDArray[np.int64]
 Words = npt.NDArray[np.uint64]
@@ -126,16 +126,16 @@ class Guide:
     threshold: HalfWords
 
 
-@lru_cache(maxsize=128)  # surplus noise has components of as many scales as losses are tolerated
+@lru_cache(maxsize=128)
 def gaussian_table(sigma: float) -> CdfTable:
     """The discrete Gaussian's table."""
-    return _tabulate(list(_gaussian_weights(Fraction(sigma) ** 2)))
+    return tabulate(list(_gaussian_weights(Fraction(sigma) ** 2)))
 
 
 @lru_cache(maxsize=128)
 def skellam_table(sigma: float) -> CdfTable:
     """The Skellam distribution's table."""
-    return _tabulate(_skellam_weights(Fraction(sigma) ** 2))
+    return tabulate(_skellam_weights(Fraction(sigma) ** 2))
 
 
 def draw_bytes(source: ByteSource, size: int) -> bytes:
@@ -197,7 +197,7 @@ def _skellam_start(variance: float) -> int:
     return start
 
 
-def _tabulate(weights: list[int]) -> CdfTable:
+def tabulate(weights: list[int]) -> CdfTable:
     """The thresholds ⌊2¹²⁷ · P(|X| ≤ k)⌋ until less than 2⁻¹²⁷ remains, which goes to the last magnitude."""
     sums = list(accumulate((2 * weight for weight in weights[1:]), initial=weights[0]))
     total = sums[-1]
@@ -304,8 +304,8 @@ class DiscreteGaussian:
 
     def loss(self, shares: int, bound: IntegerBound) -> Zcdp:
         """The privacy loss of a sum with `shares` shares of noise in every coordinate: ρ = Δ₂² / 2V, ξ = τ·d."""
-        expect(shares >= 1, f"shares={shares} >= 1 of the noise")
-        return Zcdp(bound.squared / (2 * shares * self.sigma**2), _tau(self.sigma, shares) * bound.dim)
+        whole(1, shares=shares)
+        return Zcdp(bound.squared / (2 * shares * self.sigma**2), _tau(self.sigma, shares) * bound.dim, symmetric=True)
 
     def continuous(self, shares: int, bound: IntegerBound) -> Dominating:
         """A continuous Gaussian sum that dominates it, so that every accountant and every sampling applies.
@@ -383,12 +383,12 @@ class Skellam:
 
     def loss(self, shares: int, bound: IntegerBound) -> Zcdp:
         """The smaller of the two bounds at a typical order; both hold at all integer orders."""
-        expect(shares >= 1, f"shares={shares} >= 1 of the noise")
+        whole(1, shares=shares)
         variance = shares * self.sigma**2
         rho = bound.squared / (2 * variance)
         first = (rho * (1 + 1 / variance), max(0.0, (6 * bound.l1 - bound.squared) / (4 * variance**2)))
         second = (rho, 3 * bound.l1 / (2 * variance))
-        return Zcdp(*min(first, second, key=lambda pair: TYPICAL_ORDER * pair[0] + pair[1]))
+        return Zcdp(*min(first, second, key=lambda pair: TYPICAL_ORDER * pair[0] + pair[1]), symmetric=True)
 
 
 IntegerNoise = DiscreteGaussian | Skellam

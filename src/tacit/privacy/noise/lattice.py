@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tacit.core.prices import Zcdp
-from tacit.errors import TacitError, UserError, expect
+from tacit.errors import TacitError, UserError, expect, positive, whole, within
 from tacit.privacy.noise.discrete import BLOCK, ByteSource, DiscreteGaussian, IntegerBound, IntegerNoise, Integers
 
 Floats = npt.NDArray[np.float64]
@@ -44,6 +44,8 @@ class Lattice:
         steps: the clipping bound in steps of the grid; more steps make a finer grid.
         bits: integers are modulo 2^bits.
         records: a row is a sum over at most this many records, each within `clip`; None: the row itself is.
+        depth: how many additions in float32 follow on each other in a sum over records; None: as many as in one of
+            clipped gradients; 0: records are clipped and summed in float64.
 
     Formal guarantees: the integers of any row are within `bound`, which includes rounding (checked in exact integers).
     A row that is not finite becomes zeros, since omitting it would reveal that. The sum of honest clients can overflow
@@ -71,15 +73,17 @@ class Lattice:
     steps: float = float(MIN_STEPS)
     bits: int = 32
     records: int | None = None
+    depth: int | None = None
 
     def __post_init__(self) -> None:
-        expect(0 < self.clip < float("inf"), f"clip={self.clip} > 0 and finite")
-        expect(1 <= self.dim < 1 << 31, f"dim={self.dim} in [1, 2^31)")
-        expect(self.cohort >= 1, f"cohort={self.cohort} >= 1")
-        expect(2 <= self.bits <= 32, f"bits={self.bits} in [2, 32]")
-        expect(1 <= self.steps < 1 << 31, f"steps={self.steps} in [1, 2^31)")
+        positive(clip=self.clip)
+        whole(1, (1 << 31) - 1, dim=self.dim)
+        whole(1, cohort=self.cohort)
+        whole(2, 32, bits=self.bits)
+        within("[1, 2147483648)", steps=self.steps)
         expect(self.scale < float("inf"), f"clip={self.clip} to be a normal number")
-        expect(self.records is None or self.records >= 1, f"records={self.records} >= 1")
+        whole(1, records=self.records)
+        whole(0, depth=self.depth)
         expect(
             self._tail <= MAX_OVERFLOW,
             f"the sum of {self.cohort} rows of up to {self.max_coordinate} with noise of {self.noise.sigma:.4g} each "
@@ -100,6 +104,7 @@ class Lattice:
         steps: int | None = None,
         least: int = MIN_STEPS,
         records: int | None = None,
+        depth: int | None = None,
     ) -> "Lattice":
         """The lattice on which the shares of `honest` clients alone have this noise multiplier.
 
@@ -112,10 +117,11 @@ class Lattice:
 
         def at(exponent: int) -> "Lattice":
             scaled = ldexp(clip, exponent)
-            share = noise.for_shares(noise_multiplier, _influence(scaled, dim, records), honest)
-            return Lattice(clip=clip, dim=dim, cohort=cohort, noise=share, steps=scaled, bits=bits, records=records)
+            share = noise.for_shares(noise_multiplier, _influence(scaled, dim, records, depth), honest)
+            sums = {"records": records, "depth": depth}
+            return Lattice(clip=clip, dim=dim, cohort=cohort, noise=share, steps=scaled, bits=bits, **sums)
 
-        expect(0 < clip < float("inf"), f"clip={clip} > 0 and finite")
+        positive(clip=clip)
         wanted = ceil(log2((steps or max(least, floor(11 * sqrt(dim)))) / clip))
         grid = at(wanted if steps else _finest(at, wanted, ceil(-log2(clip))))
         statement = f"rounding to {grid.steps:g} steps to increase norms by {grid.inflation:.0%} <= {MAX_INFLATION:.0%}"
@@ -135,7 +141,7 @@ class Lattice:
     @property
     def bound(self) -> IntegerBound:
         """The bound on one client's contribution, or on that of one record, in steps of the grid."""
-        return _influence(self.steps, self.dim, self.records)
+        return _influence(self.steps, self.dim, self.records, self.depth)
 
     @property
     def max_coordinate(self) -> int:
@@ -212,11 +218,11 @@ def rounded_bound(steps: float, dim: int, log_failure: float = 0.5) -> IntegerBo
     return IntegerBound(floor(min(typical, (steps + sqrt(dim)) ** 2)), dim)
 
 
-def _influence(steps: float, dim: int, records: int | None) -> IntegerBound:
+def _influence(steps: float, dim: int, records: int | None, depth: int | None) -> IntegerBound:
     """The bound on what rounding leaves of a row of norm `steps`, or of a record's part in a row of this many."""
     if records is None:
         return rounded_bound(steps, dim)
-    return rounded_bound(steps * (1 + float_error(records)), dim, LOG_FAILURE)
+    return rounded_bound(steps * (1 + float_error(records, depth)), dim, LOG_FAILURE)
 
 
 def float_error(rows: int, depth: int | None = None) -> float:
@@ -226,7 +232,7 @@ def float_error(rows: int, depth: int | None = None) -> float:
     similar size have the same table; not if `depth` is given, the additions in float32 that follow on each other.
     """
     count = 1 << max(ceil(log2(max(rows, 1))), 0) if depth is None else max(rows, 1)
-    single, double = ldexp(min(count, depth or WAVE), -24), ldexp(count + 8, -53)
+    single, double = ldexp(min(count, WAVE if depth is None else depth), -24), ldexp(count + 8, -53)
     relative = single / (1 - single) + double / (1 - double)
     return CLIPPING + 2 * count * relative * (1 + CLIPPING)
 

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from tacit.core import DenseRows, Rows
-from tacit.errors import expect
+from tacit.errors import expect, positive, whole
 from tacit.privacy.noise.discrete import BLOCK, SMOOTHING, ByteSource, DiscreteGaussian, IntegerBound, draw_bytes
 from tacit.privacy.noise.lattice import LOG_FAILURE, WAVE, Floats, float_error, rounded_bound
 
@@ -78,9 +78,9 @@ class SumGrid:
     depth: int | None = None
 
     def __post_init__(self) -> None:
-        expect(1 <= self.dim <= 1 << 28, f"dim={self.dim} in [1, 2^28]")
-        expect(self.rows <= 1 << 20, f"a sum of at most 2^20 rows, got {self.rows}")
-        expect(0 < self.noise_multiplier < float("inf"), f"noise_multiplier={self.noise_multiplier} > 0 and finite")
+        whole(1, 1 << 28, dim=self.dim)
+        whole(0, 1 << 20, rows=self.rows)
+        positive(noise_multiplier=self.noise_multiplier)
 
     @property
     def steps(self) -> float:
