@@ -3,6 +3,8 @@
 Examples:
   python benchmarks/audits.py correct 100      audits of random correct mechanisms, and the number of false alarms
   python benchmarks/audits.py bugs             audits of all planted bugs, as rows of a table
+  python benchmarks/audits.py catalogue 100    audits of all methods with a claim, in turn, for each of their units
+  python benchmarks/audits.py engine           audits of the bugs that are planted in the product's own code
 
 Everything derives from fixed seeds, so the figures repeat on one type of CPU. `--runs` is that of `tacit audit`.
 """
@@ -30,12 +32,16 @@ from attacks.bugs import (
     sampled_dropout_case,
     seven,
 )
+from attacks.engine_bugs import engine_bugs
+from attacks.engine_bugs import task as engine_task
 from attacks.other_bugs import not_found, other_bugs
+from laws.compositions import all_methods
 from tacit.attacks.auditing import AuditAdjacency
 from tacit.attacks.claims import AuditResult, claim_of
 from tacit.attacks.scenario import prepare_audit
 from tacit.attacks.search import search
 from tacit.core import Key, Method
+from tacit.core.prices import Unit
 from tacit.data import Task
 from tacit.pieces.codecs import FixedRandom, Select, Size
 from tacit.pieces.mechanisms import CentralGaussian, FixedClip, Grid, QuantileClip, Reals
@@ -104,6 +110,34 @@ def audit_correct(count: int, runs: int, first: int = 0) -> int:
     return alarms
 
 
+def audit_catalogue(count: int, runs: int, first: int = 0) -> int:
+    """Audit the methods of the catalogue that claim (ε, δ), for clients, records and persons; the false alarms."""
+    cases = [(m, unit) for m in all_methods().values() for unit in m.terms.accounted if m.aggregator.models == 1]
+    cases += [(method, Unit.PERSON) for method, unit in cases if unit is Unit.RECORD]
+    alarms = 0
+    for number in range(first, first + count):
+        method, unit = cases[number % len(cases)]
+        method = method.with_noise_multiplier(1.0)
+        there = engine_task(persons=unit is Unit.PERSON)
+        result, seconds, how = audited(method, there, runs, number, adjacency=None, rounds=2, unit=unit)
+        alarms += result.violated
+        print(f"{number:4} {method.name:26} {unit:7} {_figures(result)} {seconds:6.1f} s{how}", flush=True)
+    print(f"{alarms} of {count} audits of correct methods are above their claim")
+    return alarms
+
+
+def audit_engine_bugs(only: str) -> None:
+    """Audit every bug in the product's own code whose name contains `only`."""
+    for bug in engine_bugs():
+        if only not in bug.name:
+            continue
+        with bug.needs(), bug.plant():
+            there = engine_task(persons=bug.persons)
+            result, seconds, how = audited(bug.method(), there, bug.runs, 0, adjacency=None, rounds=bug.rounds)
+        word = "found" if result.violated else "MISSED"
+        print(f"| {bug.name} | {word} | {_figures(result)} | {bug.runs} | {seconds:.1f} |{how}", flush=True)
+
+
 def audit_bugs(runs: int, only: str) -> None:
     """Audit every planted bug whose name contains `only`, and print a row of a table for each."""
     dropouts = dropout_case(), sampled_dropout_case()
@@ -127,13 +161,14 @@ def audited(
     runs: int,
     seed: int,
     *,
-    adjacency: AuditAdjacency = "add-or-remove",
+    adjacency: AuditAdjacency | None = "add-or-remove",
     rounds: int = 4,
     dropouts: float = 0.0,
+    unit: Unit | None = None,
 ) -> tuple[AuditResult, float, str]:
     """The result of an audit, its seconds of processor time, and what it found."""
     began = time.process_time()
-    audit = prepare_audit(method, task, rounds=rounds, adjacency=adjacency, dropouts=dropouts)
+    audit = prepare_audit(method, task, rounds=rounds, adjacency=adjacency, dropouts=dropouts, unit=unit)
     claim = claim_of(audit)
     evidence = search(audit, claim, runs, Key.from_seed(seed, "campaign"))
     result = AuditResult.of(claim, evidence)
@@ -148,7 +183,7 @@ def _figures(result: AuditResult) -> str:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=("correct", "bugs"))
+    parser.add_argument("what", choices=("correct", "bugs", "catalogue", "engine"))
     parser.add_argument("count", type=int, nargs="?", default=100)
     parser.add_argument("--runs", type=int, default=RUNS)
     parser.add_argument("--first", type=int, default=0, help="number of the first correct mechanism")
@@ -157,4 +192,9 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     if args.what == "correct":
         sys.exit(audit_correct(args.count, args.runs, args.first) > args.count // 20)
+    if args.what == "catalogue":
+        sys.exit(audit_catalogue(args.count, args.runs, args.first) > args.count // 20)
+    if args.what == "engine":
+        audit_engine_bugs(args.only)
+        sys.exit()
     audit_bugs(args.runs, args.only)

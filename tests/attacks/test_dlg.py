@@ -23,7 +23,7 @@ from tacit.tasks import make_task
 
 TASK = make_task("digits", model="digits-sigmoid-lenet")
 STEP = Method(name="step", rounds=1, sampler=FixedSize(4), trainer=Sgd(lr=0.1, steps=1))
-QUICK = replace(Dlg.improved(), steps=70, starts=1)
+QUICK = replace(Dlg.with_improvements(), steps=70, starts=1)
 THOROUGH = replace(QUICK, steps=150)  # for attacks that must fail
 
 
@@ -40,7 +40,7 @@ def similarity(results: list[Reconstruction]) -> list[float]:
     return [float(value) for result in results for value in result.ssim]
 
 
-@pytest.mark.parametrize("dlg", [QUICK, replace(Dlg.published(), steps=70), replace(Dlg(), steps=70)])
+@pytest.mark.parametrize("dlg", [QUICK, replace(Dlg.as_published(), steps=70), replace(Dlg(), steps=70)])
 def test_plain_updates_reveal_images_and_labels(dlg: Dlg) -> None:
     results = attack(STEP, replace(BASE, dlg=dlg))
     assert min(similarity(results)) > 0.9
@@ -49,7 +49,7 @@ def test_plain_updates_reveal_images_and_labels(dlg: Dlg) -> None:
 
 
 def test_the_images_of_a_batch_are_separated() -> None:
-    (result,) = attack(STEP, replace(BASE, dlg=replace(Dlg.improved(2), steps=150, starts=1)))
+    (result,) = attack(STEP, replace(BASE, dlg=replace(Dlg.with_improvements(2), steps=150, starts=1)))
     assert result.recovered == 2
     assert bool(result.labels_correct.all())
 
@@ -101,7 +101,7 @@ def test_nearly_all_mnist_images_are_recovered(data_folder: object) -> None:
     """Only this test attacks images of the published size; two of them, and twenty in a campaign."""
     count = scaled(2, campaign=20)
     task = make_task("mnist", model="sigmoid-lenet")
-    config = AttackConfig(images=count, dlg=Dlg.improved())
+    config = AttackConfig(images=count, dlg=Dlg.with_improvements())
     victims, observed = observe_victims(STEP, task, config)
     assert sum(result.recovered for result in reconstructions(victims, observed, config)) >= 0.9 * count
 

@@ -56,7 +56,7 @@ def test_noise_within_a_client_hides_a_record_in_every_step() -> None:
     found = audit(method)
     assert found.clients == 0  # the adversary sees the message of the record's client, not only a sum
     with_it, without = (sums(found, included=flag, runs=30) for flag in (True, False))
-    step = 0.5 / 1  # learning rate over the expected batch of the only record
+    step = 0.5 / 4  # learning rate over the expected batch of the client's four records
     moved, noise = 2 * step * 0.5, 2**0.5 * step * 4.0 * 0.5  # two steps of a record within 0.5
     assert float(with_it.mean() - without.mean()) == pytest.approx(moved, abs=5 * noise * (2 / 30) ** 0.5)
     assert float(without.std()) == pytest.approx(noise, rel=0.65)

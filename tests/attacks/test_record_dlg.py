@@ -19,7 +19,7 @@ from tacit.pieces.trainers import DpSgd, RecordGradient
 from tacit.tasks import make_task
 
 TASK = make_task("digits", model="digits-sigmoid-lenet")
-QUICK = replace(Dlg.improved(), steps=70, starts=1)
+QUICK = replace(Dlg.with_improvements(), steps=70, starts=1)
 ONE = AttackConfig(images=1, dlg=QUICK)
 GRADIENT = Method(name="sums", rounds=1, sampler=Everyone(), trainer=RecordGradient(rate=1.0, clip=0.1))
 STEPS = DpSgd(lr=0.5, steps=1, batch_size=4, clip=0.1, noise_multiplier=1.0)

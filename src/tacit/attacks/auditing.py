@@ -1,50 +1,64 @@
 """Audit a privacy claim: run a method with and without a canary, and record everything that each run releases.
 
-A canary is a client whose update is chosen by the adversary. Everything that happens to that update is the method's own
-code: sampler, trainer, codec, both halves of the mechanism, channel, aggregator, server. The other clients' updates are
-chosen by the adversary too (a guarantee holds for all data), so that no run has to train anything.
-
-Where records are protected, the canary is the only record of a client that always takes part: its gradient is chosen by
-the adversary, the trainer clips it, and the trainer's own coins decide whether a batch contains it.
+A canary is a client whose update is chosen by the adversary, or a record or person of a client that always takes part.
+The engine plays every round: sampler, waves, batches, gradients and their clipping, both halves of pieces, channel,
+formats of messages, and sums are those of a run (`tacit.engine`). What the adversary chooses are the data, also those
+of all other clients (a guarantee holds for all data), and the server's broadcast.
 
 A record of a run contains more than the model: the released sum and its divisor, the broadcasts, all contents of a
-checkpoint, models that are evaluated beside the main one, and whether the run failed. `tacit.attacks.search` looks for
-the canary and the statistic that show the most.
+checkpoint, models that are evaluated beside the main one, the lengths of messages where they are seen, and whether the
+run failed. `tacit.attacks.search` looks for the canary and the statistic that show the most.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from tacit.attacks.bounds import CONFIDENCE, OneRunGuesses
-from tacit.core import DenseRows, Descent, Key, Method, Perturbation, SimulatedRound, State, Sum, Wave
-from tacit.core.client_half import make_messages
-from tacit.core.prices import Unit
-from tacit.core.rows import ClippedSum
-from tacit.core.server_half import (
-    broadcast,
-    client_view,
-    server_side,
+from tacit.attacks.audited_data import (
+    CLIENT_RECORDS,
+    LARGEST_GRADIENT,
+    PERSON_RECORDS,
+    RECORDS,
+    AuditedModel,
+    CanaryClients,
+    ChosenTerms,
+    hostile_records,
 )
-from tacit.core.wave import Shapes
-from tacit.errors import TacitError, expect
+from tacit.attacks.bounds import CONFIDENCE, OneRunGuesses
+from tacit.attacks.lies import Lie, applies, lies
+from tacit.core import Broadcast, ClientKeys, Key, Method, Report, Round, RunKeys, SimulatedRound, State, Sum
+from tacit.core.interfaces import AddNoise, Conversation, SumMessages
+from tacit.core.prices import Unit
+from tacit.core.server_half import broadcast, client_view
+from tacit.core.state import Messages
+from tacit.data import Population, Samples, Task
+from tacit.engine.pool import InProcessPool
+from tacit.engine.simulation import PARTICIPATIONS, RECEIVED, RoundRunner, draw
+from tacit.engine.waves import StackedClients
+from tacit.engine.worker import Worker
+from tacit.errors import TacitError, expect, whole, within
 from tacit.wire.frames import Part
 
 AuditAdjacency = Literal["add-or-remove", "replace-one", "zero-out"]
 Released = Mapping[str, Tensor]  # everything that a run released, by name, one flat tensor for all rounds
 CANARY_NORM = 1e4  # before clipping: larger than any clipping bound
 GUESSED_FRACTION = 0.1  # of the canaries of one run are guessed included, and as many excluded; fixed before any run
+SUM_BOUNDS = "bound and grid of the sum"  # and whether the bound has axes
+MESSAGE_LENGTHS = "length of the message"  # of a canary's client, compared with those of others
 FAILED = "failure"  # the name of the record of whether a run failed
 STRUCTURE = "names and sizes"  # and of whether they differ from those of the first run
+_TALLIES = (RECEIVED, PARTICIPATIONS)  # of the server, which knows who takes part
+MAX_DRAWN = 400  # units of a client, from which batches are drawn
 _EXACT = 1024  # tensors of at most this many numbers are recorded in double precision
 
 
 @dataclass(frozen=True, eq=False)
 class Canary:
-    """A client whose updates the adversary chooses.
+    """A client whose updates the adversary chooses, or a record.
 
     Attributes:
         name: in words.
@@ -54,6 +68,9 @@ class Canary:
         absent: whether excluding it means that it is absent from its cohort, whatever the adjacency: sampling amplifies
             only if nobody can see who was drawn.
         alone: whether no other client is in its cohorts.
+        record: what it owns, where clients train the task's own model on their own data; None: they train what gives
+            these updates.
+        lie: of the server in its broadcasts; None: it follows the method.
     """
 
     name: str
@@ -62,30 +79,50 @@ class Canary:
     first: bool = False
     absent: bool = False
     alone: bool = False
+    record: Samples | None = None
+    lie: Lie | None = None
 
     @property
     def coordinates(self) -> int:
         """The number of its nonzero coordinates."""
         return int((self.updates != 0).any(0).sum()) if bool(self.updates.isfinite().all()) else 0
 
+    @property
+    def opposite(self) -> "Canary | None":
+        """The canary with opposite updates; None: data of the task's own have no opposite."""
+        return None if self.record is not None else replace(self, updates=-self.updates)
 
-@dataclass(frozen=True, kw_only=True)
+    @property
+    def is_among_zeros(self) -> bool:
+        """Whether no other client sends anything but zeros, and the server is honest."""
+        return self.others is None and self.record is None and self.lie is None
+
+    @property
+    def among_zeros(self) -> "Canary":
+        """The same canary there."""
+        return replace(self, others=None, record=None, lie=None)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Audit:
     """A method and a population, which can be run repeatedly with canaries.
 
     Attributes:
         method: the audited method, with its noise calibrated.
+        task: gives the model, and data of the form that the model takes.
         state: before the first round.
         clients: number of clients besides the canaries.
         rounds: rounds per run.
         dropouts: fraction of every cohort that drops out; the same clients with and without the canary.
         adjacency: an excluded canary is absent (add-or-remove), sends its negated update (replace-one) or a zero one
             (zero-out).
-        unit: whether a canary is a client, or a record of a client that takes part without it, too.
+        unit: whether a canary is a client, or a record or person of a client that takes part without it, too.
         shared: the root of shared randomness. The adversary knows it, so it is the same in all runs.
+        seed: of the task's model.
     """
 
     method: Method
+    task: Task
     state: State
     clients: int
     rounds: int = 4
@@ -93,12 +130,13 @@ class Audit:
     adjacency: AuditAdjacency = "add-or-remove"
     shared: Key = Key.from_seed(0, "shared")
     unit: Unit = Unit.CLIENT
+    seed: int = 0
 
     def __post_init__(self) -> None:
-        expect(self.clients >= 0, f"clients={self.clients} >= 0")
-        expect(self.rounds >= 1, f"rounds={self.rounds} >= 1")
+        whole(0, clients=self.clients)
+        whole(1, rounds=self.rounds)
         expect(self.state.weights.dim() == 1, "a method with one model", "Set models=1.")
-        expect(0 <= self.dropouts < 1, f"dropouts={self.dropouts} in [0, 1)")
+        within("[0, 1)", dropouts=self.dropouts)
 
     def run(self, canary: Canary, key: Key, *, included: bool, sampled: bool = True) -> Released:
         """One run with or without a canary.
@@ -108,48 +146,98 @@ class Audit:
         """
         ids = torch.tensor([0 if canary.first else self.clients])
         absent = self.removes or (self.unit is Unit.CLIENT and canary.absent)
-        crowd = _Crowd(ids, canary.updates[:, None], torch.tensor([included]), canary.others, absent, canary.alone)
-        return self.play(crowd, key, sampled=sampled)
+        told = canary.others, absent, canary.alone, canary.record, canary.lie
+        return self.play(_Crowd(ids, canary.updates[:, None], torch.tensor([included]), *told), key, sampled=sampled)
 
     def play(self, crowd: "_Crowd", key: Key, *, sampled: bool = True) -> Released:
         """One run with several canaries."""
+        game = _Game(self, crowd, sampled)
         state, released = self.state, []
         for index in range(self.rounds):
-            try:
-                state, observed = self._round(state, crowd, index, key, sampled=sampled)
-            except TacitError:  # a failed round is observed, too
-                released.append({FAILED: torch.ones(1, dtype=torch.float64)})
-                break
+            state, observed = game.round(state, index, key.child("round", index))
             released.append(observed)
-        return _joined(released)
+            if FAILED in observed:
+                break
+        return _join(released)
 
-    def _round(
-        self, state: State, crowd: "_Crowd", index: int, key: Key, *, sampled: bool
-    ) -> tuple[State, dict[str, Tensor]]:
-        method, population = self.method, self.clients + len(crowd.ids)
-        secret = key.child("round", index)
-        if sampled and self.unit is Unit.CLIENT:
-            cohort = method.sampler.cohort(population, index, secret.child("cohort"))
-        else:  # for records, the server knows the clients, and amplification is by batches
-            cohort = self.given_cohort(crowd.ids, index, alone=crowd.alone)
-        present = cohort[crowd.present(cohort)]
-        if len(present) < method.channel.min_cohort:  # runs as if nobody had been drawn
-            present = present[:0]
-        now = SimulatedRound.of(
-            index=index,
-            population=population,
-            expected_cohort=method.sampler.sampling(population, index).mean_cohort(population),
-            cohort=len(present),
-            shared=self.shared.child("round", index),
-            secret=secret,
-        )
-        sent = broadcast(method, state, now)
-        wave = self._wave(self._survivors(present, len(cohort), crowd, secret), crowd, index, sampled=sampled)
-        messages = make_messages(method, client_view(method, sent, state, now), wave, now)
-        after, noisy = server_side(method, state, messages, now)
-        return after, _observed(method, state, after, noisy, sent.sent(first=True))
+    def model_of(self, crowd: "_Crowd") -> AuditedModel:
+        """What the clients of a run train."""
+        return self._linear if crowd.record is None else self._own
 
-    def lost(self, cohort: int) -> int:
+    def method_of(self, crowd: "_Crowd") -> Method:
+        """The method of a run: where clients own the terms of a query, a query that reads them."""
+        trainer = self.method.trainer
+        if crowd.record is not None or trainer.sends != "terms" or trainer.record_sum is None:
+            return self.method
+        chosen = ChosenTerms(self.state.dim, trainer.record_sum.bound)
+        return replace(self.method, trainer=replace(trainer, query=chosen))  # type: ignore[type-var]
+
+    @cached_property
+    def _linear(self) -> AuditedModel:
+        return AuditedModel.linear(self.task, self.state, in_layers=self.unit.within_client)
+
+    @cached_property
+    def _own(self) -> AuditedModel:
+        return AuditedModel.own(self.task, self.seed)
+
+    @cached_property
+    def scale(self) -> float:
+        """How long a client's update is for gradients of length one; for records, whose noise is not known: 1."""
+        if self.unit.within_client:
+            return 1.0
+        direction = torch.full((self.rounds, self.state.dim), self.state.dim**-0.5)
+        rows = [self._row(factor * direction) for factor in (1.0, 0.0)]
+        moved = float((rows[0] - rows[1]).abs().max()) * self.state.dim**0.5
+        return moved if 0 < moved < float("inf") else 1.0
+
+    def _row(self, updates: Tensor) -> Tensor:
+        """What the only client of a population trains if its gradients are these."""
+        now = SimulatedRound.of(0, 1, 1.0, 1, self.shared.child("round", 0), Key.from_seed(0, "scale"))
+        crowd = _Crowd(torch.tensor([0]), updates[:, None], torch.tensor([True]))
+        population = _Game(self, crowd, sampled=True).population(0, scale=1.0, ordinary=False)
+        view = client_view(self.method, broadcast(self.method, self.state, now), self.state, now)
+        wave = StackedClients(torch.tensor([0]), population, self._linear.learner)
+        return self.method.trainer.train(view, wave, now).dense()
+
+    @cached_property
+    def records(self) -> Mapping[str, Samples]:
+        """Hostile records of the task's own form, by their names; none if their exclusion would show by itself."""
+        if self.unit is Unit.CLIENT and not self.removes:
+            return {}
+        if self.adjacency == "replace-one":
+            return {}
+        population = self._own.task.population
+        return hostile_records((population.x, population.y), self.shared.child("audited records"))
+
+    @cached_property
+    def lies(self) -> tuple[Lie, ...]:
+        """Broadcasts of a hostile server; none where the claim trusts it."""
+        if not self.sees_messages and self.method.channel.messages_seen_by == "server":
+            return ()
+        now = Round(0, self.clients + 1, 1.0, 1, self.shared.child("round", 0))
+        return tuple(lie for lie in lies(self.shared.child("lies")) if applies(lie, self.method, self.state, now))
+
+    @property
+    def sees_messages(self) -> bool:
+        """Whether the adversary of the claim sees the messages of the canary's client: the client adds all noise."""
+        return self.unit.within_client and self.method.terms.record_bound is None
+
+    @property
+    def sees_lengths(self) -> bool:
+        """Whether somebody against whom the claim protects sees the lengths of messages."""
+        return self.sees_messages or self.method.channel.messages_seen_by != "server"
+
+    @property
+    def units_of_client(self) -> int:
+        """The units of a client with a canary, which are public."""
+        return RECORDS if self.unit.within_client else 1
+
+    @property
+    def units_of_batches(self) -> int:
+        """The units of a client whose batches are looked at: those of the first client of the task, if not too many."""
+        return min(int(self.task.population.unit_sizes[0]), MAX_DRAWN)
+
+    def losses_of(self, cohort: int) -> int:
         """Number of dropouts in a cohort of this size."""
         return int(self.dropouts * cohort)
 
@@ -164,7 +252,7 @@ class Audit:
         sampling = self.method.sampler.sampling(self.clients + 1, 0)
         return self.unit is Unit.CLIENT and sampling.kind == "poisson" and not self.method.channel.min_cohort
 
-    def given_cohort(self, canaries: Tensor, index: int, *, alone: bool = False) -> Tensor:
+    def fixed_cohort(self, canaries: Tensor, index: int, *, alone: bool = False) -> Tensor:
         """The cohort of a round that the canaries are always in: the others are the same in all runs.
 
         Others are added where the sampler drew fewer than the channel needs, which is charged to δ.
@@ -181,7 +269,7 @@ class Audit:
 
     def _survivors(self, present: Tensor, cohort: int, crowd: "_Crowd", secret: Key) -> Tensor:
         """The clients that do not drop out; canaries never do, and who does, does not depend on them."""
-        dropped = self.lost(cohort)
+        dropped = self.losses_of(cohort)
         if not dropped:
             return present
         others = (~torch.isin(present, crowd.ids)).nonzero().flatten()
@@ -190,21 +278,10 @@ class Audit:
         survives[others[order]] = False
         return present[survives]
 
-    def _wave(self, clients: Tensor, crowd: "_Crowd", index: int, *, sampled: bool) -> "GivenUpdates":
-        dim, canaries = self.state.dim, torch.isin(clients, crowd.ids)
-        rows = torch.zeros(len(clients), dim) if crowd.others is None else crowd.others.repeat(len(clients), 1)
-        chosen = torch.zeros(len(clients), dim) if self.unit is Unit.RECORD else rows
-        excluded = {"replace-one": -1.0}.get(self.adjacency, 0.0)
-        for number, client in enumerate(crowd.ids.tolist()):
-            factor = 1.0 if bool(crowd.included[number]) else excluded
-            chosen[clients == client] = crowd.updates[index, number] * factor
-        records = chosen if self.unit is Unit.RECORD else None
-        return GivenUpdates(clients, rows, canaries, self.state.shapes, records, sampled)
-
 
 @dataclass(frozen=True, eq=False)
 class _Crowd:
-    """The canaries of a run, and the update of all others.
+    """The canaries of a run, and what all others do.
 
     Attributes:
         ids: the canaries' client numbers.
@@ -213,6 +290,8 @@ class _Crowd:
         others: the update of every other client, (dim,); None: zeros.
         absent: whether excluded canaries are absent; otherwise they send another update.
         alone: whether no other client is in their cohorts.
+        record: what the only canary owns, where clients train the task's own model; None: what gives these updates.
+        lie: of the server.
     """
 
     ids: Tensor
@@ -221,95 +300,184 @@ class _Crowd:
     others: Tensor | None = None
     absent: bool = True
     alone: bool = False
+    record: Samples | None = None
+    lie: Lie | None = None
 
     def present(self, cohort: Tensor) -> Tensor:
         """All but absent canaries, which are not replaced in the cohort."""
         return ~torch.isin(cohort, self.ids[~self.included]) if self.absent else torch.ones(len(cohort)).bool()
 
 
-@dataclass(frozen=True, eq=False)
-class GivenUpdates:
-    """A wave of clients whose updates are given.
+class _Game:
+    """One run of an audit: an engine whose clients' data, cohorts and broadcasts the adversary chooses."""
 
-    Attributes:
-        clients: their numbers.
-        updates: (clients, dim).
-        canaries: which of them are canaries, (clients,).
-        shapes: of the model's parameters.
-        records: the update along which each client's only record is, before clipping, (clients, dim), beside those of
-            `updates`; None: it has none.
-        sampled: whether the trainer's batches decide about that record; otherwise it is in all of them.
-        asked: the descents requested from them.
-    """
+    def __init__(self, audit: Audit, crowd: _Crowd, sampled: bool) -> None:
+        self.audit, self.crowd, self.sampled = audit, crowd, sampled
+        self.trained, self.drawn = audit.model_of(crowd), len(crowd.ids)
+        self._worker: Worker | None = None
 
-    clients: Tensor
-    updates: Tensor
-    canaries: Tensor
-    shapes: Shapes
-    records: Tensor | None = None
-    sampled: bool = True
-    asked: list[Descent] = field(default_factory=list)
+    def round(self, state: State, index: int, secret: Key) -> tuple[State, dict[str, Tensor]]:
+        """The state after a round, and what it released; a round that fails is observed, too."""
+        method, conversation = self.audit.method, None
+        try:
+            with method.channel.open(method, self.audit.clients + len(self.crowd.ids)) as inner:
+                conversation = _Overheard(inner)
+                worker = self._at(index)
+                runner = RoundRunner(
+                    InProcessPool(worker),
+                    conversation,
+                    _RoundKeys(self.audit.shared, secret),
+                    draws=partial(self._draw, secret),
+                    delivering=partial(self._deliver, secret),
+                )
+                after, report = runner.round(state)
+                sent = worker.start(state, Round(index, 1, 1.0, 1, self.audit.shared.child("round", index)))[0]
+        except TacitError:
+            return state, _describe_failure(conversation)
+        except (RuntimeError, ValueError, IndexError, KeyError, AssertionError):
+            if self.crowd.lie is None:  # an error of the method's own
+                raise
+            return state, _describe_failure(conversation)  # an honest server cannot use the answers to a lie
+        return after, self._observe(state, after, conversation.released, sent, report)
 
-    @property
-    def samples(self) -> Tensor:
-        """A canary claims as many samples as all other clients together; a record is the only one of its client."""
-        if self.records is not None:
-            return torch.ones(len(self.clients), dtype=torch.int64)
-        return torch.where(self.canaries, max(int((~self.canaries).sum()), 1), 1)
+    def population(self, index: int, scale: float | None = None, *, ordinary: bool = True) -> Population:
+        """All clients' data in a round."""
+        crowd, audit, (x, y) = self.crowd, self.audit, self.trained.pool
+        if crowd.record is None and crowd.others is not None:
+            x = _gradients(crowd.others[None], scale or audit.scale).to(x.dtype)
+        others = self.trained.task.population
+        offsets = others.offsets[: (audit.clients if ordinary else 0) + 1]
+        others = replace(others, sample_indices=others.sample_indices[: int(offsets[-1])], offsets=offsets)
+        client, person = audit.unit is Unit.CLIENT, audit.unit is Unit.PERSON
+        beside = others.sample_indices[:0] if client else self._beside(x)
+        canaries = CanaryClients(
+            crowd.ids,
+            self._records(index, scale or audit.scale),
+            CLIENT_RECORDS if client else PERSON_RECORDS if person else 1,
+            beside,
+            persons=person,
+            always=not client and not self.sampled,
+        )
+        return canaries.among((x, y), others)
 
-    @property
-    def units(self) -> Tensor:
-        return self.samples
+    def _beside(self, x: Tensor) -> Tensor:
+        """What a canary's client owns beside it."""
+        count = self.audit.units_of_client - 1
+        return torch.arange(count) % len(x)
 
-    def descend(self, weights: Tensor, how: Descent) -> DenseRows:
-        self.asked.append(how)
-        updates = self.updates.to(weights.dtype)
-        if how.mask is not None:
-            updates = torch.zeros_like(updates).index_copy(1, how.mask, updates[:, how.mask])
-        return DenseRows(updates)
+    def _records(self, index: int, scale: float) -> Samples:
+        """What canaries own: one record each."""
+        crowd = self.crowd
+        if crowd.record is not None:
+            x, y = crowd.record
+            gone = torch.full_like(x, torch.nan) if self.audit.unit.within_client else x
+            return (x if bool(crowd.included.all()) else gone), y
+        excluded = {"replace-one": -1.0}.get(self.audit.adjacency, 0.0)
+        gradients = _gradients(crowd.updates[index], scale)
+        other = excluded * gradients if excluded else torch.zeros_like(gradients)  # not 0·x: it may be NaN
+        x = torch.where(crowd.included[:, None], gradients, other)
+        return x, torch.zeros(len(x))
 
-    def clipped_sums(
-        self, weights: Tensor, batches: Sequence[Tensor], clip: float, mask: Tensor | None
-    ) -> list[ClippedSum]:
-        """A step along minus these sums is the given update; that of a single record is clipped."""
-        own = slice(None) if mask is None else mask
-        sums = -self.updates[:, own].double()
-        if self.records is not None:
-            gradients = -self.records[:, own].double()
-            clipped = gradients * (clip / gradients.norm(dim=1, keepdim=True).clamp(min=clip))
-            there = torch.tensor([not self.sampled or len(batch) > 0 for batch in batches])
-            sums = sums + clipped * there[:, None]
-        return [ClippedSum(total, total.norm()[None]) for total in sums]
+    def _at(self, index: int) -> Worker:
+        """The worker, whose clients own what they do in this round."""
+        audit, model = self.audit, self.trained
+        task = model.task.on(self.population(index))
+        if self._worker is None:
+            sent = broadcast if self.crowd.lie is None else self.crowd.lie.change_broadcast
+            before = audit.shared.child("before")
+            self._worker = Worker(
+                audit.method_of(self.crowd), task, model.model, model.learner, audit.state, before, 1, sent
+            )
+        self._worker.task = task
+        return self._worker
 
-    def perturbed_scores(self, weights: Tensor, perturbation: Perturbation) -> Tensor:
-        """These clients score all perturbations equally."""
-        return torch.zeros(len(self.clients), 1 + perturbation.count, dtype=torch.float64)
+    def _draw(
+        self, secret: Key, method: Method, population: int, keys: RunKeys, index: int
+    ) -> tuple[Tensor, SimulatedRound]:
+        """The cohort of a round, without absent canaries."""
+        cohort, now = draw(method, population, keys, index)
+        if not (self.sampled and self.audit.unit is Unit.CLIENT):  # where records are sampled, the server knows clients
+            cohort = self.audit.fixed_cohort(self.crowd.ids, index, alone=self.crowd.alone)
+        self.drawn = len(cohort)
+        return cohort[self.crowd.present(cohort)], now
 
-    def losses(self, hypotheses: Tensor) -> Tensor:
-        """These clients score all hypotheses equally."""
-        return hypotheses.new_zeros(len(self.clients), len(hypotheses))
+    def _deliver(self, secret: Key, present: Tensor) -> Tensor:
+        return self.audit._survivors(present, self.drawn, self.crowd, secret)
 
-    def keep(self, which: Tensor) -> Wave:
-        records = None if self.records is None else self.records[which]
-        clients, updates, canaries = self.clients[which], self.updates[which], self.canaries[which]
-        return replace(self, clients=clients, updates=updates, canaries=canaries, records=records)
+    def _observe(self, before: State, after: State, noisy: Sum, sent: Broadcast, report: Report) -> dict[str, Tensor]:
+        """The releases of a round, by name."""
+        grid = 0.0 if noisy.grid_step is None else noisy.grid_step.size
+        variants = self.audit.method.trainer.variants(after)
+        parts = sent.client_parts(first=True)
+        released = {
+            "model": after.weights - before.weights,
+            "sum": noisy.total,
+            "divisor": torch.tensor([noisy.weight], dtype=torch.float64),
+            SUM_BOUNDS: torch.tensor([*noisy.bound.values, grid, noisy.bound.axes is not None], dtype=torch.float64),
+            **{f"broadcast: {part.name}": value for part, value in parts.items() if part is not Part.WEIGHTS},
+            **{f"checkpoint: {name}": value for name, value in after.memory.items() if name not in _TALLIES},
+            **{f"model evaluated as {name}": value for name, value in variants.items()},
+        }
+        if self.audit.sees_lengths:
+            released[MESSAGE_LENGTHS] = self._lengths(report)
+        return {name: _flat(value) for name, value in released.items()}
+
+    def _lengths(self, report: Report) -> Tensor:
+        """By how many bytes the message of a canary is longer than those of others; without others, its length.
+
+        A client that is alone and absent sends none: that it took part is known to whoever sees lengths.
+        """
+        canaries = set(self.crowd.ids.tolist())
+        pairs = list(zip(report.clients, _subtract_overhead(report), strict=True))
+        own, others = ([size for client, size in pairs if (client in canaries) is mine] for mine in (True, False))
+        usual = sorted(others)[len(others) // 2] if others else 0
+        longer = [float(size - usual) for size in own if others or self.audit.unit.within_client]
+        return torch.tensor([max(longer, key=abs, default=0.0)], dtype=torch.float64)
 
 
-def _observed(
-    method: Method, before: State, after: State, noisy: Sum, sent: Mapping[Part, Tensor]
-) -> dict[str, Tensor]:
-    """The releases of a round, by name."""
-    grid = 0.0 if noisy.grid_step is None else noisy.grid_step.size
-    released = {
-        "model": after.weights - before.weights,
-        "sum": noisy.total,
-        "divisor": torch.tensor([noisy.weight], dtype=torch.float64),
-        "bound and grid of the sum": torch.tensor([*noisy.bound.values, grid], dtype=torch.float64),
-        **{f"broadcast: {part.name}": value for part, value in sent.items() if part is not Part.WEIGHTS},
-        **{f"checkpoint: {name}": value for name, value in after.memory.items()},
-        **{f"model evaluated as {name}": value for name, value in method.trainer.variants(after).items()},
-    }
-    return {name: _flat(value) for name, value in released.items()}
+@dataclass(frozen=True)
+class _RoundKeys:
+    """The keys of one round: its secrets derive from a key of its own."""
+
+    shared: Key
+    secret: Key
+
+    def keys(self, index: int) -> RunKeys:
+        """The keys of the round."""
+        clients = ClientKeys(self.secret.child("clients"))
+        return RunKeys(self.shared.child("round", index), self.secret.child("server"), clients)
+
+
+class _Overheard(Conversation):
+    """A conversation whose released sum is remembered."""
+
+    def __init__(self, inner: Conversation) -> None:
+        self.inner = inner
+        self.released = Sum(torch.zeros(0), 0.0)
+
+    def aggregate(self, messages: Messages, state: State, now: Round, add: SumMessages) -> Sum:
+        return self.inner.aggregate(messages, state, now, add)
+
+    def release(self, total: Sum, now: Round, add_noise: AddNoise) -> Sum:
+        self.released = self.inner.release(total, now, add_noise)
+        return self.released
+
+
+def _subtract_overhead(report: Report) -> list[int]:
+    """The length of each client's message, without its part of what the channel adds for the whole cohort."""
+    each, rest = divmod(sum(traffic.up for traffic in report.overhead.values()), max(len(report.up), 1))
+    return [size - each - (place < rest) for place, size in enumerate(report.up)]
+
+
+def _gradients(updates: Tensor, scale: float) -> Tensor:
+    """The gradients that lead to these updates."""
+    return (-updates.double() / scale).clamp(-LARGEST_GRADIENT, LARGEST_GRADIENT).to(updates.dtype)
+
+
+def _describe_failure(conversation: "_Overheard | None") -> dict[str, Tensor]:
+    """What is known of a round that failed: also the sum, if it was released before."""
+    total = torch.zeros(0) if conversation is None else conversation.released.total
+    return {FAILED: torch.ones(1, dtype=torch.float64), **({"sum": _flat(total)} if total.numel() else {})}
 
 
 def _flat(value: Tensor) -> Tensor:
@@ -318,7 +486,7 @@ def _flat(value: Tensor) -> Tensor:
     return torch.nan_to_num(flat, nan=2e30, posinf=1e30, neginf=-1e30)
 
 
-def _joined(rounds: list[dict[str, Tensor]]) -> Released:
+def _join(rounds: list[dict[str, Tensor]]) -> Released:
     names = dict.fromkeys(name for released in rounds for name in released)
     empty = torch.zeros(0)
     joined = {name: torch.cat([released.get(name, empty) for released in rounds]) for name in names}

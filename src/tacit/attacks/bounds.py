@@ -20,7 +20,7 @@ from scipy.optimize import brentq
 from scipy.special import expit
 from scipy.stats import beta, binom, chi2, jarque_bera, norm
 
-from tacit.errors import expect
+from tacit.errors import expect, positive, within
 
 Scores = NDArray[np.float64]
 PrivacyProfile = Callable[[float], float]  # the claimed δ as a function of ε
@@ -56,7 +56,7 @@ class ErrorCounts:
             ("false_positives", self.false_positives, self.excluded),
         ):
             expect(0 <= errors <= runs and runs >= 1, f"0 <= {name}={errors} <= {runs}")
-        expect(0.5 < self.confidence < 1, f"confidence={self.confidence} in (0.5, 1)")
+        within("(0.5, 1)", confidence=self.confidence)
 
     @classmethod
     def at(cls, threshold: float, included: Scores, excluded: Scores, confidence: float = CONFIDENCE) -> "ErrorCounts":
@@ -156,7 +156,7 @@ class ScoreGap:
         error = spread * math.sqrt(1 / len(included) + 1 / len(excluded))
         exact = moved is not None and abs(gap - moved) < CONTRADICTED * error
         gap = moved if exact and moved is not None else gap
-        constant = spread <= 1e-6 * abs(gap)
+        constant = spread <= 1e-6 * abs(gap) and gap != 0  # two equal constants show nothing
         mu = math.copysign(1e6, gap) if constant else gap / max(spread, 1e-300)
         normal = constant or all(_is_normal(scores) for scores in (included, excluded))
         return cls(mu, len(included), len(excluded), normal, confidence, exact)
@@ -199,8 +199,8 @@ def epsilon_of_gaussian(mu: float, delta: float) -> float:
         >>> round(epsilon_of_gaussian(1.0, 1e-5), 3)
         4.377
     """
-    expect(mu > 0, f"mu={mu} > 0")
-    expect(0 < delta < 1, f"delta={delta} in (0, 1)")
+    positive(mu=mu)
+    within("(0, 1)", delta=delta)
 
     def log_excess(epsilon: float) -> float:
         first = norm.logcdf(mu / 2 - epsilon / mu)

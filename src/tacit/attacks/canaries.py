@@ -1,20 +1,26 @@
-"""The canaries that an audit tries: along layers, biases, blocks and coordinates, long and short, over rounds."""
+"""The canaries that an audit tries: along layers, biases, blocks and coordinates, long and short, over rounds.
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+Where the server is an adversary, it also lies in its broadcasts; and clients train the task's own model on its own
+records, one of which is hostile.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 
 import torch
 from torch import Tensor
 
 from tacit.attacks.auditing import CANARY_NORM, Canary
+from tacit.attacks.lies import Lie
 from tacit.core import Key, State
+from tacit.data import Samples
 
 _MAX_LAYERS = 12
 BLOCKS = 10
 COORDINATES = 3
 _HOSTILE = {"not a number": torch.nan, "numbers whose squares overflow": 3e38}
-LENGTHS = (1.5, 3.0, 9.0)  # in clipping bounds: for rules that clip only very long updates
+_LENGTHS = (1.5, 3.0, 9.0)  # in clipping bounds: for rules that clip only very long updates
 
 
 @dataclass(frozen=True)
@@ -26,12 +32,16 @@ class CanaryCatalog:
         rounds: of a run.
         bound: the clipping bound, as far as it is known.
         key: of random directions.
+        records: hostile ones for the task's own model, by their names.
+        lies: of a server that is an adversary.
     """
 
     state: State
     rounds: int
     bound: float
     key: Key
+    records: Mapping[str, Samples] = field(default_factory=dict)
+    lies: tuple[Lie, ...] = ()
 
     def first(self) -> Canary:
         """The first canary, which every method should withstand."""
@@ -42,22 +52,33 @@ class CanaryCatalog:
         for name, direction in self._dense():
             for signs in ("same", "alternating", "first only"):
                 yield self._over_rounds(name, direction, signs)
-        for length in LENGTHS:
+        for length in _LENGTHS:
             yield self._over_rounds("random signs", self._random_signs, "same", length * self.bound)
         for name, direction in (*self._layers(), *self._blocks(), *self._coordinates()):
             yield self._over_rounds(name, direction, "same")
         for name, value in _HOSTILE.items():
-            yield Canary(name, torch.full((self.rounds, self.state.dim), value))
+            hostile = Canary(name, torch.full((self.rounds, self.state.dim), value))
+            yield hostile
+            yield replace(hostile, name=f"{name}, among others that are long", others=self.first().updates[0])
         yield from self.variants(self.first())
+        none = torch.zeros(self.rounds, self.state.dim)
+        trained = [Canary(name, none, record=record) for name, record in self.records.items()]
+        yield from trained
+        for lie in self.lies:
+            for canary in (self.first(), *trained[:1]):
+                yield replace(canary, name=f"{canary.name}, and the server sends {lie.name}", lie=lie)
 
     def variants(self, canary: Canary) -> Iterator[Canary]:
         """The same updates with other signs over the rounds, among other clients, and as the first client."""
-        rows, name = canary.updates[0], canary.name
+        name = canary.name
+        yield replace(canary, name=f"{name}, first client", first=True)
+        if canary.record is not None:
+            return
+        rows = canary.updates[0]
         alternating = rows * _signs("alternating", self.rounds)[:, None]
-        yield Canary(f"{name}, signs alternating between rounds", alternating)
+        yield replace(canary, name=f"{name}, signs alternating between rounds", updates=alternating)
         for word, sign in (("opposite", -1.0), ("the same", 1.0)):
-            yield Canary(f"{name}, among clients with {word} updates", canary.updates, others=sign * rows)
-        yield Canary(f"{name}, first client", canary.updates, first=True)
+            yield replace(canary, name=f"{name}, among clients with {word} updates", others=sign * rows)
 
     def coordinate(self, index: int) -> Canary:
         """All in one coordinate."""

@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from scipy.optimize import brentq
 from scipy.stats import beta
@@ -23,6 +22,7 @@ from tacit.attacks.bounds import (
     Scores,
     epsilon_of_gaussian,
 )
+from tacit.attacks.statistics import MeasuredNoise
 from tacit.core import Turnout
 from tacit.core.prices import Adjacency, Gaussian, Release, Sampling, UnitPrice
 
@@ -46,6 +46,8 @@ class Claim:
         effects: the most that one client can change each round's sum, in standard deviations of the claimed noise.
         rates: the probability with which a client is in each round's cohort.
         amplified: the claimed ε for clients that are sampled, if the claim above is for one that is in every cohort.
+        noise: the declared standard deviation of each round's sum, relative to its bound; empty: the claim is about
+            other noise than that of whole sums.
         hides_cohort: whether sampling amplifies every round, so that nothing may show whether the client was drawn.
     """
 
@@ -57,6 +59,7 @@ class Claim:
     effects: tuple[float, ...] = ()
     rates: tuple[float, ...] = ()
     amplified: float | None = None
+    noise: tuple[float, ...] = ()
     hides_cohort: bool = False
 
     @cached_property
@@ -96,44 +99,41 @@ def claim_of(audit: Audit, canaries: int = 1, *, sampled: bool = False) -> Claim
         return Claim(None, method.delta, reason=(price and price.reason) or "no noise is added")
     rounds = [[accounted.release] * accounted.times] * audit.rounds if of_records else _planned_rounds(audit, canaries)
     releases = [release for released in rounds for release in released]
-    claim = _claimed(audit, population, rounds)
+    claim = _claim_of(audit, population, rounds)
     if sampled or claim.full_participation or not all(isinstance(release.loss, Gaussian) for release in releases):
         return claim
     unsampled = [[release.sampled(Sampling()) for release in released] for released in rounds]
     hides = not of_records and all(release.amplification.rate < 1 for release in releases)
-    return replace(_claimed(audit, population, unsampled), amplified=claim.epsilon, hides_cohort=hides)
+    return replace(_claim_of(audit, population, unsampled), amplified=claim.epsilon, hides_cohort=hides)
 
 
 def _record_price(audit: Audit, population: int) -> UnitPrice | None:
     turnout = Turnout(population, population - int(audit.dropouts * population)) if audit.dropouts else None
-    return audit.method.terms.price(audit.unit, turnout=turnout)
+    return audit.method.terms.price(audit.unit, samples=audit.units_of_client, turnout=turnout)
 
 
 def _planned_rounds(audit: Audit, canaries: int) -> list[list[Release]]:
-    """The releases of every round about a client, with the dropouts of the audit."""
+    """The releases of every round about a client: the same for any number of dropouts."""
     from tacit.privacy.planned_charges import release_of
 
     rounds = []
     for index in range(audit.rounds):
-        turnout = None
-        if audit.dropouts:
-            cohort = len(audit.given_cohort(audit.clients + torch.arange(canaries), index))
-            turnout = Turnout(cohort, cohort - audit.lost(cohort))
-        release = release_of(audit.method, audit.clients + canaries, index, turnout)
+        release = release_of(audit.method, audit.clients + canaries, index)
         rounds += [] if release is None else [[release]]
     return rounds
 
 
-def _claimed(audit: Audit, population: int, rounds: list[list[Release]]) -> Claim:
+def _claim_of(audit: Audit, population: int, rounds: list[list[Release]]) -> Claim:
     """The claim for the same release in every round."""
     from tacit.privacy.accountants import Accounting
     from tacit.privacy.planned_charges import accountant_for
 
-    adjacency, delta = _accounted(audit), audit.method.delta
+    adjacency, delta = _adjacency_of(audit), audit.method.delta
     accountant = replace(accountant_for(audit.method, population), adjacency=adjacency)
     releases = [release for released in rounds for release in released]
     accounting = Accounting.of(accountant, releases)
     unsampled = all(release.sampling.rate == 1 for release in releases)
+    of_sums = audit.method.terms.noisy_slot(audit.unit) == "mechanism" and len(releases) == len(rounds) > 0
     return Claim(
         accounting.epsilon(delta),
         delta,
@@ -141,10 +141,11 @@ def _claimed(audit: Audit, population: int, rounds: list[list[Release]]) -> Clai
         full_participation=unsampled and all(isinstance(release.loss, Gaussian) for release in releases),
         effects=tuple(math.sqrt(len(released)) * _effect(released[0], adjacency) for released in rounds),
         rates=tuple(released[0].sampling.rate for released in rounds),
+        noise=tuple(1 / math.sqrt(2 * released[0].loss.rho) for released in rounds) if of_sums else (),
     )
 
 
-def _accounted(audit: Audit) -> Adjacency:
+def _adjacency_of(audit: Audit) -> Adjacency:
     """The adjacency of the claim's accounting; add-or-remove if the audit's is no `Adjacency`."""
     by_value = {adjacency.value: adjacency for adjacency in Adjacency}
     return by_value.get(audit.adjacency, Adjacency.ADD_OR_REMOVE)
@@ -169,6 +170,8 @@ class AuditEvidence:
         gap: of the scores, for statistics that are linear in what was released; otherwise None.
         premises: in words, how the sampler differs from what it declares.
         runs: how many runs there were, for choosing and testing.
+        noise: of the released sums, relative to what the claim assumes; None: not measured.
+        canaries: how many were tried.
         always_in_cohort: whether the canary was put into every cohort, which are the same in all runs.
     """
 
@@ -179,6 +182,8 @@ class AuditEvidence:
     gap: ScoreGap | None = None
     premises: tuple[str, ...] = ()
     runs: int = 0
+    noise: MeasuredNoise | None = None
+    canaries: int = 0
     always_in_cohort: bool = False
     confidence: float = CONFIDENCE
 
@@ -257,34 +262,34 @@ class Power:
 FACTORS = (1.1, 1.2, 1.3, 1.5, 1.75, 2.0, 2.5, 3.0, 4.0, 6.0, 10.0)
 
 
-def power_of(claim: Claim, found: AuditEvidence | OneRunGuesses) -> Power | None:
+def power_of(claim: Claim, evidence: AuditEvidence | OneRunGuesses) -> Power | None:
     """The power of such an audit; None without a claim."""
     if claim.epsilon is None or not claim.effects or not claim.epsilon < math.inf:
         return None
 
-    def refuted(factor: float) -> float:
+    def rate_of_refutation(factor: float) -> float:
         rng = np.random.default_rng(0)
-        return float(np.mean([_is_refuted(claim, found, factor, rng) for _ in range(REPEATS)]))
+        return float(np.mean([_is_refuted(claim, evidence, factor, rng) for _ in range(REPEATS)]))
 
-    tenth = refuted(TENTH)
+    tenth = rate_of_refutation(TENTH)
     if tenth < POWER:
         return Power(tenth, None, None)
     low, high = 0, len(FACTORS) - 1  # the least factor found, as power grows with it
     while low < high:
         middle = (low + high) // 2
-        low, high = (low, middle) if refuted(FACTORS[middle]) >= POWER else (middle + 1, high)
+        low, high = (low, middle) if rate_of_refutation(FACTORS[middle]) >= POWER else (middle + 1, high)
     factor = FACTORS[low]
     epsilon = epsilon_of_gaussian(min(claim.mu * factor, MAX_MU), claim.delta) if claim.full_participation else None
     return Power(tenth, epsilon, factor)
 
 
-def _is_refuted(claim: Claim, found: AuditEvidence | OneRunGuesses, factor: float, rng: np.random.Generator) -> bool:
+def _is_refuted(claim: Claim, evidence: AuditEvidence | OneRunGuesses, factor: float, rng: np.random.Generator) -> bool:
     """Whether one simulated audit refutes the claim if noise is less by this factor."""
     effects, rates = np.array(claim.effects) * factor, np.array(claim.rates)
-    if isinstance(found, OneRunGuesses):
-        return AuditResult.of(claim, _guessed(found, effects, rates, rng)).violated
-    each = found.counts.included
-    chosen, tested = (_simulated(effects, rates, count, rng) for count in (each // 3 + 10, each))
+    if isinstance(evidence, OneRunGuesses):
+        return AuditResult.of(claim, _guess(evidence, effects, rates, rng)).violated
+    each = evidence.counts.included
+    chosen, tested = (_simulate(effects, rates, count, rng) for count in (each // 3 + 10, each))
     threshold, _ = choose_threshold(chosen, each, claim)
     counts = ErrorCounts.at(threshold, *tested, 1 - COUNTS_ALPHA)
     if _margins(claim, *(np.array([rate]) for rate in counts.rates))[0] > 0:
@@ -293,16 +298,16 @@ def _is_refuted(claim: Claim, found: AuditEvidence | OneRunGuesses, factor: floa
     return claim.full_participation and ScoreGap.of(*tested, 1 - GAP_ALPHA, moved).mu_lower_bound > claim.mu
 
 
-def _guessed(found: OneRunGuesses, effects: Scores, rates: Scores, rng: np.random.Generator) -> OneRunGuesses:
+def _guess(evidence: OneRunGuesses, effects: Scores, rates: Scores, rng: np.random.Generator) -> OneRunGuesses:
     """The guesses of one simulated run."""
-    included = rng.random(found.canaries) < 0.5
-    scores = np.where(included, *_simulated(effects, rates, found.canaries, rng))
-    order, each = np.argsort(-scores), found.guesses // 2
+    included = rng.random(evidence.canaries) < 0.5
+    scores = np.where(included, *_simulate(effects, rates, evidence.canaries, rng))
+    order, each = np.argsort(-scores), evidence.guesses // 2
     correct = int(included[order[:each]].sum()) + int((~included[order[-each:]]).sum())
-    return replace(found, correct=correct)
+    return replace(evidence, correct=correct)
 
 
-def _simulated(effects: Scores, rates: Scores, count: int, rng: np.random.Generator) -> tuple[Scores, Scores]:
+def _simulate(effects: Scores, rates: Scores, count: int, rng: np.random.Generator) -> tuple[Scores, Scores]:
     """Likelihood ratios of runs with and without a canary that saturates the claim."""
     noise = rng.standard_normal((2, count, len(effects)))
     noise[0] += effects * (rng.random((count, len(effects))) < rates)

@@ -15,7 +15,7 @@ Bauermeister, Dröge, Moeller. Inverting Gradients. NeurIPS 2020.
 import copy
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 import torch.nn.functional as F
@@ -25,7 +25,7 @@ from torch.func import functional_call
 
 from tacit.attacks.views import ClientObservation, local_training
 from tacit.core import Key
-from tacit.errors import expect
+from tacit.errors import at_least, expect, one_of, whole
 
 Labels = Literal["inferred", "optimised"]
 Distance = Literal["squared", "cosine"]
@@ -56,17 +56,18 @@ class Dlg:
     starts: int = 2
 
     def __post_init__(self) -> None:
-        for name in ("samples", "steps", "starts"):
-            expect(getattr(self, name) >= 1, f"{name}={getattr(self, name)} >= 1")
-        expect(self.smoothness >= 0, f"smoothness={self.smoothness} >= 0")
+        whole(1, samples=self.samples, steps=self.steps, starts=self.starts)
+        at_least(0, smoothness=self.smoothness)
+        one_of(get_args(Labels), labels=self.labels)
+        one_of(get_args(Distance), distance=self.distance)
 
     @classmethod
-    def published(cls, samples: int = 1) -> "Dlg":
+    def as_published(cls, samples: int = 1) -> "Dlg":
         """As first published, plus a line search, with which L-BFGS needs fewer steps."""
         return cls(samples=samples, labels="optimised")
 
     @classmethod
-    def improved(cls, samples: int = 1) -> "Dlg":
+    def with_improvements(cls, samples: int = 1) -> "Dlg":
         """With later improvements: inferred labels, cosine distance, smooth images; more steps for more samples."""
         return cls(samples=samples, distance="cosine", smoothness=1e-4, steps=300 * samples)
 
@@ -223,7 +224,7 @@ class _Objective:
         for _ in range(local.steps):
             loss = F.cross_entropy(self.outputs(x, weights), labels)
             (gradient,) = torch.autograd.grad(loss, weights, create_graph=True)
-            step = local.lr * (_clipped(gradient, local.clip) + local.weight_decay * weights)
+            step = local.lr * (_clip(gradient, local.clip) + local.weight_decay * weights)
             if local.mask is not None:
                 step = torch.zeros_like(step).index_copy(0, local.mask, step[local.mask])
             weights = weights - step
@@ -237,7 +238,7 @@ class _Objective:
         for _ in range(local.steps):
             losses = F.cross_entropy(self.outputs(x, weights), labels, reduction="none")
             gradients = (torch.autograd.grad(loss, weights, create_graph=True)[0][own] for loss in losses)
-            total = torch.stack([_clipped(each, local.clip) for each in gradients]).sum(0)
+            total = torch.stack([_clip(each, local.clip) for each in gradients]).sum(0)
             velocity = local.momentum * velocity + total / expected + local.weight_decay * weights[own]
             step = torch.zeros_like(weights)
             step[own] = local.lr * velocity
@@ -272,7 +273,7 @@ def _optimise(objective: _Objective, like: Tensor, dlg: Dlg, key: Key) -> Candid
     return Candidate(x.detach(), guessed, float(distance().detach().nan_to_num(torch.inf)))
 
 
-def _clipped(gradient: Tensor, clip: float | None) -> Tensor:
+def _clip(gradient: Tensor, clip: float | None) -> Tensor:
     """A gradient of at most this norm."""
     return gradient if clip is None else gradient * (clip / gradient.norm()).clamp(max=1.0)
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from tacit.core.keys import Key
 from tacit.core.losses import auroc
 from tacit.data.task import Population
-from tacit.errors import expect
+from tacit.errors import expect, whole
 
 Unit = Literal["client", "record"]
 MIN_MODELS = 4
@@ -75,7 +75,7 @@ class ShadowModels:
 
 def random_halves(units: int, models: int, key: Key) -> Tensor:
     """The members of every model, (models, units), independently with probability ½."""
-    expect(models >= MIN_MODELS, f"models={models} >= {MIN_MODELS}")
+    whole(MIN_MODELS, models=models)
     return torch.rand(models, units, generator=key.public_generator()) < 0.5
 
 

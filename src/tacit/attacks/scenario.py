@@ -15,10 +15,12 @@ from tacit.core.prices import Adjacency
 from tacit.data import Task
 from tacit.engine import initial_state, module_at, rounds, waves
 from tacit.engine.layout import make_model
-from tacit.errors import expect
+from tacit.errors import expect, whole
 from tacit.pieces.samplers import Everyone
 from tacit.runs.run import calibrate_method
 from tacit.runs.training import train
+
+_FEW = 3  # clients beside that of a canary that is a record or person
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,9 +42,8 @@ class AttackConfig:
     dlg: Dlg = Dlg()
 
     def __post_init__(self) -> None:
-        for name, least in (("images", 1), ("after", 0)):
-            expect(getattr(self, name) >= least, f"{name}={getattr(self, name)} >= {least}")
-        expect(self.cohort is None or self.cohort >= 1, f"cohort={self.cohort} >= 1")
+        whole(0, after=self.after)
+        whole(1, images=self.images, cohort=self.cohort)
         expect(self.images % self.dlg.samples == 0, f"images={self.images} in batches of {self.dlg.samples}")
 
     @property
@@ -128,17 +129,20 @@ def prepare_audit(
     """
     calibrated = calibrate_method(method, len(task.population), task.population.client_units)
     audited, clients = unit or calibrated.terms.units[0], len(task.population)
+    audited = task.population.unit if audited.within_client else audited
+    if audited.within_client:  # others change nothing about a record, and the adversary knows them
+        clients = min(clients, max(calibrated.channel.min_cohort, _FEW))
     if (
         audited.within_client
         and calibrated.terms.record_bound is None
         and calibrated.channel.messages_seen_by == "server"
     ):
-        calibrated, clients = (
-            replace(calibrated, sampler=Everyone()),
-            0,
-        )  # the adversary sees the message of the canary's client
+        calibrated = replace(calibrated, sampler=Everyone())
+        clients = 0  # the adversary sees the message of the canary's client
     return Audit(
         method=calibrated,
+        task=task,
+        seed=seed,
         state=initial_state(calibrated, task, seed),
         clients=clients,
         rounds=rounds,

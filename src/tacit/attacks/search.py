@@ -10,20 +10,24 @@
 
 from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.stats import poisson
 
-from tacit.attacks.auditing import STRUCTURE, Audit, Canary, Released, coordinate_effects
+from tacit.attacks.auditing import FAILED, STRUCTURE, SUM_BOUNDS, Audit, Canary, Released, coordinate_effects
 from tacit.attacks.bounds import ErrorCounts, ScoreGap, mu_of_rates
 from tacit.attacks.canaries import CanaryCatalog
 from tacit.attacks.claims import COUNTS_ALPHA, GAP_ALPHA, AuditEvidence, Claim, choose_threshold, expected_rates
-from tacit.attacks.sampling import sampler_problems
+from tacit.attacks.sampling import batch_problems, sampler_problems
 from tacit.attacks.statistics import (
     FloatVector,
+    MeasuredNoise,
     Noise,
     Statistic,
+    commonest,
     energies,
     linear,
     nearest,
@@ -42,6 +46,7 @@ CLEAR = 20.0  # standard deviations, beyond which one statistic is enough
 SIMPLE = "weighted by variance"  # of which nothing but variances is fitted
 FITTED = 0.9  # of what others promise
 STATISTICS = 4  # linear ones of each kind of release that are compared
+_CHANCE = 1e-6  # that a value of correct noise is called too common
 _SMALL = 64  # releases of at most this many numbers are never ignored
 _MAX_NUMBERS = 4e7  # in memory at once
 UNSTEADY_KEYS = 6  # over which an effect is averaged, if it differs between keys
@@ -100,7 +105,7 @@ class CanaryTrial:
     offsets: Mapping[str, FloatVector]
     separation: float
 
-    def moved(self, statistic: Statistic) -> float | None:
+    def shift_of(self, statistic: Statistic) -> float | None:
         """Its shift of a linear statistic, the same in every run; None if it depends on the run."""
         if statistic.weights is None:
             return None
@@ -158,6 +163,7 @@ class Search:
     def __post_init__(self) -> None:
         expect(self.runs >= MIN_RUNS, f"runs={self.runs} >= {MIN_RUNS}", "Fewer runs cannot prove anything.")
         self.record = Recorder(self.audit, sampled=self.claim.epsilon is not None and self.claim.amplified is None)
+        self.tried = 0  # canaries
         self.empty: dict[tuple[Key, bool], Record] = {}
         self.rates = np.array(self.claim.rates or (1.0,) * self.audit.rounds)
 
@@ -176,9 +182,41 @@ class Search:
             finalists += yield from self._compare(candidate, noises, each, number)
         tested = max((self.runs - observed - 2 * chosen) // 2, 30)
         evidence = yield from self._test(self._decide(finalists, tested), tested)
-        self.evidence = replace(evidence, premises=(*evidence.premises, *self._repeated_noise(noises)))
+        noise = self._measured_noise(stacks)
+        problems = (*self._describe_repetition(noises), *self._lumps(stacks, noises), *_describe_missing(noise))
+        self.evidence = replace(evidence, premises=(*evidence.premises, *problems), noise=noise, canaries=self.tried)
 
-    def _repeated_noise(self, noises: Mapping[str, Noise]) -> Iterator[str]:
+    def _measured_noise(self, stacks: Mapping[str, NDArray[Any]]) -> MeasuredNoise | None:
+        """The noise of sums of zeros; None: the claim declares none for whole sums, or rounds failed."""
+        rounds, declared = self.audit.rounds, np.array(self.claim.noise)
+        sums, bounds = stacks.get("sum"), stacks.get(SUM_BOUNDS)
+        if sums is None or bounds is None or not len(declared) or not self._is_steady or stacks[FAILED].any():
+            return None
+        if sums.shape[1] % rounds:  # rounds of different lengths, as after a vote
+            return None
+        bounds = bounds.reshape(len(bounds), rounds, -1)
+        if bounds.shape[2] != 3 or bounds[:, :, 2].any():  # a bound for every layer, or axes
+            return None
+        return MeasuredNoise.of(sums.reshape(len(sums), rounds, -1), bounds[:, :, 0], declared)
+
+    @property
+    def _is_steady(self) -> bool:
+        """Whether observed cohorts are the same in all runs, so that none of them is empty by chance."""
+        return bool((self.rates == 1).all())
+
+    def _lumps(self, stacks: Mapping[str, NDArray[Any]], noises: Mapping[str, Noise]) -> Iterator[str]:
+        """Whether one value of the noise is far commoner than Gaussian noise has it, in words."""
+        if "sum" not in stacks or not self._is_steady or self.claim.epsilon is None:
+            return
+        sums = stacks["sum"]
+        count, expected = commonest(sums, noises["sum"].steps)
+        if expected and poisson.sf(count - 1, expected) * sums.size < _CHANCE:
+            yield (
+                f"one value occurs {count} times among the {sums.size} numbers of noise in {len(sums)} runs, where "
+                f"Gaussian noise has each of its values about {expected:.2g} times at most"
+            )
+
+    def _describe_repetition(self, noises: Mapping[str, Noise]) -> Iterator[str]:
         """Whether runs with different keys had the same noise, in words."""
         for name in ("sum", "model"):
             for index in noises[name].repetitions(self.audit.rounds) if name in noises else ():
@@ -186,8 +224,9 @@ class Search:
                 return
 
     def _catalog(self) -> CanaryCatalog:
-        catalog = CanaryCatalog(self.audit.state, self.audit.rounds, 1.0, self.key.child("canaries"))
-        bounds = self.record(catalog.first(), self.key.child("bound"), included=True).get("bound and grid of the sum")
+        hostile = self.audit.records, self.audit.lies
+        catalog = CanaryCatalog(self.audit.state, self.audit.rounds, 1.0, self.key.child("canaries"), *hostile)
+        bounds = self.record(catalog.first(), self.key.child("bound"), included=True).get(SUM_BOUNDS)
         usable = [] if bounds is None else [value for value in bounds[:1].tolist() if 0 < value < 1e6]
         return replace(catalog, bound=usable[0] if usable else 1.0)
 
@@ -225,7 +264,7 @@ class Search:
     def _effects(self, canary: Canary) -> tuple[dict[str, FloatVector], dict[str, FloatVector], dict[str, FloatVector]]:
         """The exact effect of a canary, by runs with the same keys; for a single key; and that of the other clients."""
         keys = [self.key.child("effect", number) for number in range(2)]
-        without = [self._without(canary, key) for key in keys]
+        without = [self._leave_out(canary, key) for key in keys]
         with_it = [self.record(canary, key, included=True, sampled=False) for key in keys]
         effects, of_one_key, unsteady = {}, {}, []
         for name in with_it[0]:
@@ -235,7 +274,7 @@ class Search:
                 unsteady.append(name)
         if unsteady:
             effects |= self._odd_and_even(canary, unsteady)
-        alone = self._without(replace(canary, others=None), keys[0]) if canary.others is not None else without[0]
+        alone = without[0] if canary.is_among_zeros else self._leave_out(canary.among_zeros, keys[0])
         return effects, of_one_key, {name: without[0][name].astype(np.float64) - alone[name] for name in effects}
 
     def _odd_and_even(self, canary: Canary, names: list[str]) -> dict[str, FloatVector]:
@@ -245,11 +284,10 @@ class Search:
         is a mean over keys, and counts only if it is more than the noise of that mean.
         """
         keys = [self.key.child("effect", number) for number in range(UNSTEADY_KEYS)]
-        opposite = replace(canary, updates=-canary.updates)
-        plus, minus = (
-            [self.record(each, key, included=True, sampled=False) for key in keys] for each in (canary, opposite)
-        )
-        without = [self._without(canary, key) for key in keys]
+        opposite = canary.opposite
+        plus = [self.record(canary, key, included=True, sampled=False) for key in keys]
+        without = [self._leave_out(canary, key) for key in keys]
+        minus = [self.record(opposite, key, included=True, sampled=False) for key in keys] if opposite else plus
         effects = {}
         for name in names:
             up, down, none = (
@@ -262,9 +300,10 @@ class Search:
                 effects[name] = mean
         return effects
 
-    def _without(self, canary: Canary, key: Key) -> Record:
+    def _leave_out(self, canary: Canary, key: Key) -> Record:
         """A run without the canary, which is the same for most canaries."""
-        if canary.others is not None or canary.absent or canary.alone or self.audit.adjacency == "replace-one":
+        usual = canary.is_among_zeros and not (canary.absent or canary.alone)
+        if not usual or self.audit.adjacency == "replace-one":
             return self.record(canary, key, included=False, sampled=False)
         if (key, canary.first) not in self.empty:
             self.empty[key, canary.first] = self.record(canary, key, included=False, sampled=False)
@@ -275,6 +314,7 @@ class Search:
         trials = [self._candidate(canary, noises) for canary in (*catalog.all(), *self._swept(catalog, noises))]
         best = max(trials, key=lambda candidate: candidate.separation)
         trials += [self._candidate(canary, noises) for canary in catalog.variants(best.canary)]
+        self.tried = len(trials)
         trials.sort(key=lambda candidate: -candidate.separation)
         finalists = trials[:FINALISTS]
         for kind in (1, self.audit.state.dim):
@@ -316,8 +356,8 @@ class Search:
         """All statistics on runs with and without this canary."""
         statistics = list(self._statistics(candidate, noises))
         scores = yield from self._scores(candidate.canary, statistics, runs, self.key.child("choose", number))
-        moved = [None if bool((self.rates < 1).any()) else candidate.moved(each) for each in statistics]
-        results = [Scored(candidate.canary, *_oriented(s, scores[:, i]), moved[i]) for i, s in enumerate(statistics)]
+        moved = [None if bool((self.rates < 1).any()) else candidate.shift_of(each) for each in statistics]
+        results = [Scored(candidate.canary, *_orient(s, scores[:, i]), moved[i]) for i, s in enumerate(statistics)]
         linear_ones, energy = (
             [scored for scored in results if scored.statistic.family == family] for family in ("linear", "energy")
         )
@@ -335,7 +375,7 @@ class Search:
         for name, noise in noises.items():
             effect, centre = candidate.effects[name], noise.centre + candidate.offsets[name]
             directions = [(noise.separation(effect, d), label, d) for label, d in noise.directions(effect)]
-            directions.sort(key=lambda found: -found[0])
+            directions.sort(key=lambda direction: -direction[0])
             for _, label, direction in directions[:STATISTICS]:
                 yield linear(name, label, centre, direction / noise.scale)
                 if bool((self.rates < 1).any()) and len(direction) % rounds == 0:
@@ -396,13 +436,25 @@ class Search:
             statistic=chosen.statistic.name,
             counts=ErrorCounts.at(threshold, included, excluded, 1 - COUNTS_ALPHA),
             gap=ScoreGap.of(included, excluded, 1 - GAP_ALPHA, chosen.moved) if chosen.statistic.linear else None,
-            premises=sampler_problems(self.audit.method.sampler, self.audit.clients + 1, self.audit.rounds, self.key),
+            premises=self._premises(),
             runs=self.runs,
             always_in_cohort=not self.record.sampled,
         )
 
+    def _premises(self) -> tuple[str, ...]:
+        """How cohorts and batches are not drawn as declared, in words."""
+        audit = self.audit
+        cohorts = sampler_problems(audit.method.sampler, audit.clients + 1, audit.rounds, self.key)
+        return *cohorts, *batch_problems(audit.method, audit.unit, audit.units_of_batches, self.key)
 
-def _oriented(statistic: Statistic, scores: NDArray[np.float64]) -> tuple[Statistic, NDArray[np.float64]]:
+
+def _describe_missing(noise: MeasuredNoise | None) -> Iterator[str]:
+    """Whether noise is missing, in words."""
+    if noise is not None and noise.is_less:
+        yield f"the noise of the sum is {noise.ratio:.3f} ± {noise.error:.3f} times as large as the claim assumes"
+
+
+def _orient(statistic: Statistic, scores: NDArray[np.float64]) -> tuple[Statistic, NDArray[np.float64]]:
     """An energy, signed so that it is larger for runs with the canary."""
     if statistic.family != "energy" or scores[0].mean() >= scores[1].mean():
         return statistic, scores

@@ -10,7 +10,7 @@ wrong shape, and low-order bits show sums that are finer than their noise.
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +27,8 @@ NEIGHBOURS = 5  # the distance to the fifth nearest of numbers estimates their d
 _TINY = 1e-6  # standard deviations within which numbers are the same
 _MAX_COMPARED = 1024  # numbers compared with the observed ones
 MIN_REFERENCE, MAX_REFERENCE = 100, 20_000  # of the latter
+LESS = 4.3  # standard errors
+COARSE_VALUES = 0.05  # probability of a value, above which noise is too coarse to look for common ones
 GRID_BITS = {np.dtype(np.float64): 44, np.dtype(np.float32): 20}  # below the largest number, of a grid that is sought
 MIN_GRID = 16  # of these units, below which a grid is that of the number type
 
@@ -129,6 +131,54 @@ class Noise:
             varied = part[:, part.std(0) > 0.5]
             if varied.shape[1] >= MIN_VARIED and len(np.unique(varied.round(3), axis=0)) < len(varied):
                 yield index
+
+
+@dataclass(frozen=True)
+class MeasuredNoise:
+    """The noise of the released sums of many runs, relative to what a claim declares.
+
+    Attributes:
+        ratio: its standard deviation over the declared one.
+        error: one standard error of that ratio, if the noise is Gaussian.
+    """
+
+    ratio: float
+    error: float
+
+    @classmethod
+    def of(cls, sums: NDArray[Any], bounds: FloatVector, declared: FloatVector) -> "MeasuredNoise":
+        """The noise in sums of zeros.
+
+        Args:
+            sums: of the runs, (runs, rounds, numbers).
+            bounds: of their rounds, (runs, rounds).
+            declared: the declared standard deviation in every round, relative to the bound, (rounds,).
+        """
+        standard = sums / (bounds * declared)[:, :, None]
+        mean = float((standard.astype(np.float64) ** 2).mean())
+        return cls(float(np.sqrt(mean)), float(np.sqrt(mean / 2 / standard.size)))
+
+    @property
+    def is_less(self) -> bool:
+        """Whether it is less than declared, which happens by chance with a probability of 1e-5 at most."""
+        return self.ratio + LESS * self.error < 1
+
+
+def commonest(runs: NDArray[Any], steps: FloatVector) -> tuple[int, float]:
+    """How often the commonest value occurs among all numbers of the runs, and how often it is expected to.
+
+    Gaussian noise on a grid of this step has each of its values with a probability of step / (√(2π)·σ) at most.
+    Numbers without noise are left out, and those on so coarse a grid that every value is common.
+    """
+    spread = runs.std(0, dtype=np.float64)
+    largest = np.abs(runs).max(0).astype(np.float64)
+    steps = np.maximum(steps, np.spacing(largest.astype(runs.dtype)).astype(np.float64))
+    chance = steps / (np.sqrt(2 * np.pi) * np.maximum(spread, 1e-300))
+    which = (spread > 1e-6 * largest) & (chance < COARSE_VALUES)
+    if not which.any():
+        return 0, 0.0
+    values = runs[:, which].ravel()
+    return int(np.unique(values, return_counts=True)[1].max()), values.size * float(chance[which].max())
 
 
 def _grid_steps(runs: NDArray[np.float64] | Stack) -> FloatVector:

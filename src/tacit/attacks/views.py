@@ -10,18 +10,18 @@
 The two halves of `tacit.core` execute the round; an attack receives only what its adversary observes.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Literal, get_args
+from typing import ClassVar, Literal, get_args
 
 import torch
 from torch import Tensor
 
-from tacit.attacks.auditing import GivenUpdates
 from tacit.core import (
     ClientKeys,
     ClientRound,
     DenseRows,
+    Descent,
     Key,
     Messages,
     Method,
@@ -39,6 +39,7 @@ from tacit.core.server_half import (
     server_side,
 )
 from tacit.core.state import SERVER
+from tacit.core.wave import EmptyWave
 from tacit.errors import UserError
 from tacit.pieces.trainers import DpSgd, RecordGradient
 
@@ -158,7 +159,7 @@ def observe(method: Method, state: State, wave: Wave, now: SimulatedRound, adver
     if adversary not in ADVERSARIES:
         raise UserError(f"Expected adversary in {', '.join(ADVERSARIES)}, got {adversary!r}.")
     messages = make_messages(method, client_view(method, broadcast(method, state, now), state, now), wave, now)
-    _, report = reject_unusable(messages, method.max_norm(messages.rows.dim))
+    _, report = reject_unusable(messages, method.max_norm_accepted(messages.rows.dim))
     after, released = server_side(method, state, messages, now)
     is_server = adversary == "server"
     memory = {name: value for name, value in state.memory.items() if is_server or not name.startswith(SERVER)}
@@ -215,8 +216,7 @@ def local_training(method: Method, state: State, now: Round, samples: int = 1) -
             mask, steps = view.mask if trainer.masked else None, trainer.steps_of(samples)
             return LocalSteps(lr, steps, trainer.clip, expected, trainer.momentum, trainer.weight_decay, mask)
     at_client = ClientRound(now.index, now.population, now.expected_cohort, now.cohort, now.shared, WITHHELD)
-    one = torch.zeros(1, dtype=torch.int64)
-    probe = GivenUpdates(one, torch.zeros(1, state.dim), one.bool(), state.shapes)
+    probe = _Untrained(state.shapes)
     trainer.train(view, probe, at_client)
     if not probe.asked:
         raise UserError(f"Expected a trainer that uses gradient descent, but {type(trainer).__name__} does not.")
@@ -224,6 +224,20 @@ def local_training(method: Method, state: State, now: Round, samples: int = 1) -
     batch = min(how.batch_size or samples, samples)
     steps = (how.epochs or 0) * -(-samples // batch) if how.steps is None else how.steps
     return LocalSteps(how.lr, steps, how.clip, weight_decay=how.weight_decay, mask=how.mask)
+
+
+@dataclass(frozen=True)
+class _Untrained(EmptyWave):
+    """A client whose updates are zero, and which remembers what it was asked for."""
+
+    asked: list[Descent] = field(default_factory=list)
+    clients: ClassVar[Tensor] = torch.zeros(1, dtype=torch.int64)
+    samples: ClassVar[Tensor] = torch.ones(1, dtype=torch.int64)
+    units: ClassVar[Tensor] = samples
+
+    def descend(self, weights: Tensor, how: Descent) -> DenseRows:
+        self.asked.append(how)
+        return DenseRows(weights.new_zeros(1, weights.shape[-1]))
 
 
 def _hypotheses(weights: Tensor) -> Tensor:
