@@ -101,7 +101,7 @@ def test_fedavg_weights_clients_by_default():
         ("fedavg", {"rounds": 0}, ["rounds=0 >= 1"]),
         ("fl-std", {"descent.lr": -1}, ["lr=-1.0 > 0"]),
         ("fl-std", {"descent.rate": 1}, ["fields of descent of method fl-std", "'rate'"]),
-        ("fl-std", {"sampler": "FixedSze(3)"}, ["a public record", "Did you mean 'FixedSize'?"]),
+        ("fl-std", {"sampler": "FixedSze(3)"}, ["a public class", "Did you mean 'FixedSize'?"]),
     ],
 )
 def test_errors_of_names_and_arguments_say_what_to_use_instead(name, args, phrases):

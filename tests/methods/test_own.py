@@ -102,7 +102,7 @@ def test_a_method_that_only_a_file_names_is_not_executed(options: str, capsys: p
 def test_names_are_checked_without_executing_the_file(capsys: pytest.CaptureFixture[str]) -> None:
     assert_refused("run mine.py:fedprx", "Did you mean 'fedprox'?", capsys)
     assert_refused("run mine.py:fedprox --set round=3", "Did you mean 'rounds'?", capsys)
-    assert_refused("run other.py:fedprox", "but there is no other.py", capsys)
+    assert_refused("run other.py:fedprox", "got other.py, which does not exist", capsys)
     Path("broken.py").write_text("def f(:\n")
     assert_refused("card broken.py:f", "Expected Python in broken.py", capsys)
     assert not Path("executed").exists()
@@ -116,7 +116,7 @@ def test_the_methods_of_a_file_are_listed_without_executing_it(capsys: pytest.Ca
     assert "mine.py:nothing" not in listed
     Path("empty.py").write_text("def nothing(): ...\n")
     assert_refused("methods empty.py", "a function in empty.py that is declared to return a Method", capsys)
-    assert_refused("methods absent.py", "there is no absent.py", capsys)
+    assert_refused("methods absent.py", "absent.py, which does not exist", capsys)
 
 
 def test_the_laws_are_tried_on_a_method_of_ones_own(capsys: pytest.CaptureFixture[str]) -> None:
@@ -138,7 +138,7 @@ def test_new_writes_a_method_and_a_test_that_passes(capsys: pytest.CaptureFixtur
     assert "server HeavyBall: 2 trials, no violation found" in capsys.readouterr().out
     line = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_my_method.py"]
     assert subprocess.run(line, check=False, capture_output=True).returncode == 0
-    assert_refused("new method my_method", "but there is my_method.py", capsys)
+    assert_refused("new method my_method", "got my_method.py, which exists", capsys)
     assert_refused("new method 3d", "lower-case letters", capsys)
 
 

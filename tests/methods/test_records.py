@@ -100,7 +100,7 @@ def test_plan_for_records(arguments: str, expected: dict[str, float], capsys: py
     ("arguments", "message"),
     [
         ("--size 100 --noise 1 --epochs 1", "Expected --size and --batch for records"),
-        ("--size 100 --batch 10 --noise 1", "two of --epsilon, --noise and --epochs (or --steps), got noise"),
+        ("--size 100 --batch 10 --noise 1", "two of --epsilon, --noise and --epochs (or --steps), got --noise"),
         ("--size 100 --batch 10 --noise 1 --epochs 1 --steps 2", "either --epochs or --steps, got both"),
         (
             "--size 100 --batch 10 --noise 1 --rate 0.1",

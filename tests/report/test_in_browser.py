@@ -15,6 +15,7 @@ import pytest
 
 from report.browser import Browser, browser, chromium
 from report.made import PROVED, TASK, add_round, made_run
+from report.test_live import spoiled
 from tacit.report.live import LiveServer
 from tacit.report.page import comparison_page, run_page
 from tacit.report.run_data import RunData
@@ -140,3 +141,23 @@ def _use_live_page(window: Browser, address: str, folder: Path) -> None:
     assert window.run("document.documentElement.scrollWidth") == 390
     assert window.complaints == []
     assert all(each.startswith(address) for each in window.requests)
+
+
+def test_a_run_with_strange_numbers_and_names_leaves_the_table_as_it_is(window: Browser, tmp_path: Path) -> None:
+    """Infinite seconds, and metrics that are named as what every object of JavaScript has."""
+    made_run(tmp_path / "good", 5)
+    for seed, how in enumerate(("infinite", "names", "binary"), start=1):
+        spoiled(made_run(tmp_path / how, 5, seed=seed), how)
+    with LiveServer(RunWatcher(tmp_path)) as server:
+        for target in (server.watcher.watch, server.serve_forever):
+            threading.Thread(target=target, daemon=True).start()
+        try:
+            window.complaints.clear()
+            window.open(server.address)
+            window.wait_for("document.querySelectorAll('#rows .open').length === 4")
+            window.wait_for("document.getElementById('rows').textContent.includes('unreadable')")
+            assert window.complaints == []
+        finally:
+            window.open("about:blank#closed")
+            server.watcher.close()
+            server.shutdown()

@@ -151,3 +151,78 @@ def test_a_missing_folder_and_a_port_in_use_are_refused(tmp_path: Path, capsys: 
     with served(tmp_path) as server:
         assert main(["watch", str(tmp_path), "--port", str(server.server_port)]) == 2
     assert "Choose another --port." in capsys.readouterr().err
+
+
+def spoiled(run: Path, how: str) -> None:
+    """A run directory from somebody who wants the page to show nothing."""
+    lines = [json.loads(line) for line in (run / ROUNDS).read_text().splitlines()]
+    manifest = json.loads((run / MANIFEST).read_text())
+    match how:
+        case "infinite":
+            lines[-1] |= {"seconds": "inf", "metrics": {"loss": "-inf", "accuracy": "nan"}}
+        case "huge":
+            lines[-1] |= {"seconds": 1e308, "up": [10**400] * 5, "metrics": {"loss": 1e308}}
+            lines[0] |= {"seconds": 1e308}
+        case "names":
+            lines[-1] |= {"metrics": {"constructor": 1.0, "__proto__": 2.0, "toString": 3.0}}
+        case "manifest":
+            manifest = {"format": 2}
+        case "no rounds":
+            lines = [{"round": "one"}]
+        case "binary":
+            (run / MANIFEST).write_bytes(b"\xff\x00")
+            return
+        case "folder":
+            (run / ROUNDS).unlink()
+            (run / ROUNDS).mkdir()
+            (run / ROUNDS / "a").touch()
+            return
+        case "budget":
+            manifest["method"]["form"] |= {"budget": {"type": "Budget", "epsilon": "inf", "delta": 0.1}}
+        case "population":
+            manifest["task"] |= {"clients": 10**15, "samples": 10**18, "parameters": 10**15}
+    (run / MANIFEST).write_text(json.dumps(manifest))
+    (run / ROUNDS).write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+
+
+SPOILED = ("infinite", "huge", "names", "manifest", "no rounds", "binary", "folder", "budget", "population")
+
+
+@pytest.mark.parametrize("how", SPOILED)
+def test_one_run_hides_no_other(tmp_path: Path, how: str) -> None:
+    """Whatever its files hold, it has a row, and the page shows the others as if it were not there."""
+    made_run(tmp_path / "good", 3)
+    spoiled(made_run(tmp_path / "bad", 3, seed=1), how)
+    with served(tmp_path) as server:
+        server.watcher.look()
+        news = json.loads(json.dumps(server.watcher.since(-1), allow_nan=False))
+        assert news["names"] == ["bad", "good"]
+        assert news["runs"]["good"]["rounds"] == 3
+        assert "problem" not in news["runs"]["good"]
+        if how in ("manifest", "no rounds", "binary", "folder"):
+            assert len(news["runs"]["bad"]["problem"]) > 10
+            assert answer(server, "/report?run=bad")[0] == 500
+        for page in ("charts", "report"):
+            assert answer(server, f"/{page}?run=good")[0] == 200
+            status, text, _ = answer(server, f"/{page}?run=bad")
+            assert status in (200, 500)
+            assert "Traceback" not in text
+        server.watcher.look()
+        assert answer(server, "/")[0] == 200
+
+
+def test_a_run_that_becomes_readable_is_shown(tmp_path: Path) -> None:
+    run = made_run(tmp_path / "one", 3)
+    whole = (run / MANIFEST).read_bytes()
+    (run / MANIFEST).write_bytes(whole[:-20])
+    watcher = RunWatcher(tmp_path)
+    watcher.look()
+    first = watcher.run("one")
+    assert first is not None
+    assert (first.run, first.charts) == (None, [])
+    (run / MANIFEST).write_bytes(whole)
+    watcher.look()
+    second = watcher.run("one")
+    assert second is not None
+    assert "problem" not in second.summary
+    assert second.summary["rounds"] == 3

@@ -13,7 +13,7 @@ from tacit.core.prices import Unit
 from tacit.report.chart_data import run_charts
 from tacit.report.intervals import Interval
 from tacit.report.run_data import RunData
-from tacit.report.run_groups import group_charts, grouped, guarantee_lines, rows
+from tacit.report.run_groups import group_charts, group_runs, guarantee_lines, rows
 from tacit.runs.directory import MANIFEST
 
 
@@ -62,16 +62,16 @@ def test_runs_that_differ_in_their_seed_are_one_line(tmp_path: Path, capsys: pyt
 
 def test_settings_that_differ_are_named(tmp_path: Path) -> None:
     runs = [made_run(tmp_path / f"{size}", 2, args={"cohort": size}) for size in (2, 3)]
-    groups, _ = grouped(map(RunData.read, runs))
+    groups, _ = group_runs(map(RunData.read, runs))
     assert [group.label for group in groups] == ["fedavg cohort=2", "fedavg cohort=3"]
 
 
 def test_a_bound_is_not_averaged_and_the_weakest_guarantee_counts(tmp_path: Path) -> None:
     strong = RunData.read(made_run(tmp_path / "a", 4, guarantee=PROVED))
     weak = RunData.read(made_run(tmp_path / "b", 4, guarantee=replace(PROVED, epsilon=3.0), seed=1))
-    (group,), _ = grouped([strong, weak])
+    (group,), _ = group_runs([strong, weak])
     assert "(ε = 3, δ" in guarantee_lines([group])[0]
-    (group,), _ = grouped([strong, replace(weak, stored={})])
+    (group,), _ = group_runs([strong, replace(weak, stored={})])
     assert guarantee_lines([group])[0].startswith("No privacy guarantee: ")
 
 
@@ -79,14 +79,14 @@ def test_a_copy_of_a_run_is_counted_once(tmp_path: Path) -> None:
     one = made_run(tmp_path / "a", 2)
     two = made_run(tmp_path / "b", 2)
     (two / MANIFEST).write_bytes((one / MANIFEST).read_bytes())
-    (group,), (note,) = grouped(map(RunData.read, (one, two)))
+    (group,), (note,) = group_runs(map(RunData.read, (one, two)))
     assert len(group.runs) == 1
     assert note == f"{two} repeats {one}, with the same seed and noise: it is counted once."
 
 
 def test_curves_have_the_interval_as_a_band(tmp_path: Path) -> None:
     runs = [RunData.read(made_run(tmp_path / f"{seed}", 5, seed=seed)) for seed in (0, 1)]
-    accuracy, *_ = group_charts(grouped(runs)[0])
+    accuracy, *_ = group_charts(group_runs(runs)[0])
     (line,) = accuracy.lines
     assert line.band is not None
     low, high = line.band
@@ -98,7 +98,7 @@ def test_curves_have_the_interval_as_a_band(tmp_path: Path) -> None:
 def test_epsilon_of_records_is_shown_where_only_records_are_protected(tmp_path: Path) -> None:
     run = RunData.read(made_run(tmp_path / "mine", 3))
     reports = tuple(replace(report, epsilons={Unit.RECORD: 0.5 * report.round}) for report in run.reports)
-    (group,), _ = grouped([replace(run, reports=reports)])
+    (group,), _ = group_runs([replace(run, reports=reports)])
     assert group.epsilon == 1.5
     assert "1.5 (record)" in rows([group])[0]
     both = run_charts(

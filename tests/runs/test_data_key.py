@@ -6,6 +6,7 @@ page and the logs. A digest without a key would confirm the right candidate for 
 
 import hashlib
 import json
+import re
 import zlib
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -218,3 +219,36 @@ def test_a_manifest_with_a_digest_without_a_key_is_refused(tmp_path: Path, data:
     (tmp_path / MANIFEST).write_bytes(replace(manifest, task=replace(manifest.task, data=data)).to_bytes())
     with pytest.raises(RunError, match=r"Expected data of the manifest .* to be a digest with a key.*new run"):
         RunData.read(tmp_path)
+
+
+NUMBERS = (1237, 1451, 1613)  # of records; each person has one, and they add up to 4301
+
+
+@pytest.mark.parametrize("persons", [False, True])
+@pytest.mark.parametrize(
+    ("method", "public"),
+    [
+        (tacit.methods.geyer(rounds=1, cohort=3, noise=4.0, epsilon=30.0, delta=1e-6), False),
+        (tacit.methods.dp_fedsgd(rounds=1, size=1000, noise=4.0, epsilon=None, delta=1e-6), False),
+        (tacit.methods.dp_sgd(rounds=1, cohort=3, noise=4.0, epsilon=30.0, delta=1e-6), True),
+    ],
+    ids=["geyer", "dp-fedsgd", "dp-sgd"],
+)
+def test_only_numbers_that_the_guarantee_lists_stand_in_what_a_run_writes(
+    tmp_path: Path, method: tacit.Method, public: bool, persons: bool
+) -> None:
+    """Whoever knows all persons but one tests by an exact number whether there is one more."""
+    torch.manual_seed(0)
+    ids = [[f"{client}-{row}" for row in range(count)] for client, count in enumerate(NUMBERS)] if persons else None
+    parts = [(torch.randn(count, 2), torch.arange(count) % 2) for count in NUMBERS]
+    task = tacit.Task(model=lambda: nn.Linear(2, 2), clients=parts, person=ids)
+    run = tacit.train(method, task, workers=1, out=tmp_path / "run")
+    listed = any("of every client is public" in sentence for sentence in run.privacy.not_covered)
+    assert listed == public
+    texts = [file.read_text() for file in (tmp_path / "run").iterdir() if file.suffix in (".json", ".jsonl", ".csv")]
+    texts.append(str(run_page(RunData.read(tmp_path / "run"))))
+    texts += [str(each) for each in run.guarantees.values()]
+    for number in (*NUMBERS, sum(NUMBERS)):
+        shown = any(re.search(rf"(?<![\d.]){number}(?!\d)|{number:,}", text) for text in texts)
+        assert shown == (public and number in NUMBERS)
+    assert RunData.read(tmp_path / "run").guarantees

@@ -151,7 +151,7 @@ def with_manifest(**changes: object):
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (lambda path: (path / MANIFEST).unlink(), "holds no run"),
+        (lambda path: (path / MANIFEST).unlink(), "which has no manifest.json"),
         (lambda path: (path / MANIFEST).write_text("{"), "to be JSON"),
         (lambda path: (path / MANIFEST).write_text("[]"), f"to have format {MANIFEST_FORMAT}, got None"),
         (

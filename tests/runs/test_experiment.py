@@ -46,14 +46,14 @@ def test_a_user_s_task(tmp_path):
     assert len(task.population) == 8
     assert task.public is not None
     assert task.name == f"{file}:parts"
-    assert mine.typed_task_args() == {"count": 8}
+    assert mine.convert_task_args() == {"count": 8}
 
 
 @pytest.mark.parametrize(
     ("task", "expected"),
     [
         ("mine.py:part", ["'part'", "Did you mean 'parts'?"]),
-        ("other.py:parts", ["no ", "other.py"]),
+        ("other.py:parts", ["other.py, which does not exist"]),
         ("broken.py:parts", ["Could not run", "ZeroDivisionError"]),
         ("mine.py:nothing", ["to return a tacit.Task, got int"]),
     ],
@@ -68,13 +68,13 @@ def test_invalid_user_tasks_are_refused(tmp_path, task, expected):
 
 def test_arguments_of_private_variants_are_typed():
     experiment = Experiment(method="fl-top-dp", args={"epsilon": "8", "clip": "none", "ratio": "1/10"})
-    assert experiment.typed_args() == {"epsilon": 8.0, "clip": None, "ratio": 0.1}
+    assert experiment.convert_args() == {"epsilon": 8.0, "clip": None, "ratio": 0.1}
 
 
 def test_records_stay_texts_and_fields_have_their_types():
     args = {"channel": "Plain(wire=Compact())", "keep": [3, 4], "steps": "6", "updates": "2", "lr": "1/4"}
     experiment = Experiment(method="esmfl", args={**args, "descent": "Sgd(lr=1.0, epochs=2, sends='weights')"})
-    assert experiment.typed_args() == {
+    assert experiment.convert_args() == {
         "channel": "Plain(wire=Compact())",
         "pruning.counts": (3, 4),
         "descent.steps": 6,
@@ -82,15 +82,15 @@ def test_records_stay_texts_and_fields_have_their_types():
         "descent.lr": 0.25,
         "descent": "Sgd(lr=1.0, epochs=2, sends='weights')",
     }
-    again = Experiment(method="esmfl", args=experiment.typed_args())
+    again = Experiment(method="esmfl", args=experiment.convert_args())
     assert again.build_method() == experiment.build_method()
-    assert again.typed_args() == experiment.typed_args()
+    assert again.convert_args() == experiment.convert_args()
 
 
 def test_strings_are_converted_to_the_declared_types():
     experiment = Experiment(method="fedavg", args={"lr": "1/4", "weighted": "no"}, task_args={"clients": "50"})
-    assert experiment.typed_args() == {"lr": 0.25, "weighted": False}
-    assert experiment.typed_task_args() == {"clients": 50}
+    assert experiment.convert_args() == {"lr": 0.25, "weighted": False}
+    assert experiment.convert_task_args() == {"clients": 50}
 
 
 @pytest.mark.parametrize(

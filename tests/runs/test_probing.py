@@ -1,7 +1,7 @@
 """Pieces of your own: what is claimed for them, and what the checker finds."""
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -29,17 +29,19 @@ from tacit.core import (
     Wave,
 )
 from tacit.core.composition import PIECES
-from tacit.core.interfaces import Aggregator, Mechanism, Summation
+from tacit.core.interfaces import Aggregator, Mechanism, Summation, Trainer
 from tacit.core.neutral import Identity, NoNoise
 from tacit.core.prices import Gaussian, Price, Release, Unit, Unproved
 from tacit.core.provenance import is_bounded_for, own_parts
 from tacit.data import Task
+from tacit.engine.waves import StackedClients
 from tacit.errors import CompositionError, UserError
 from tacit.methods import definitions, make
 from tacit.pieces import CentralGaussian, FixedClip, Poisson, Sgd
 from tacit.pieces.codecs import RandomK, Select, Size
 from tacit.pieces.mechanisms.clipping import clip_rows
 from tacit.pieces.samplers import Everyone, Growing
+from tacit.pieces.trainers import DpSgd, RecordGradient
 from tacit.runs.probing import probe
 from tacit.runs.run import RunSpec
 
@@ -218,6 +220,80 @@ def method(**pieces: object) -> Method:
 def guarantee(used: Method) -> str:
     task = Task(model=zoo.mlp, clients=zoo.population([5, 3, 8, 4, 4, 4]))
     return str(tacit.train(used, task, workers=1).privacy)
+
+
+class Unclipped100(RecordGradient):
+    """Clips nothing, in whatever it declares."""
+
+    def train(self, view: View, data: Wave, now: ClientRound) -> Rows:
+        return RecordGradient(rate=self.rate, clip=1e9).train(view, data, now)
+
+
+class RowsTimes100(RecordGradient):
+    def train(self, view: View, data: Wave, now: ClientRound) -> Rows:
+        return super().train(view, data, now).scaled(torch.full((len(data.clients),), 100.0))
+
+
+class RecordsOfPersons(RecordGradient):
+    """Clips the records of a person one by one."""
+
+    draws_persons: ClassVar[bool] = True
+
+    def train(self, view: View, data: Wave, now: ClientRound) -> Rows:
+        assert isinstance(data, StackedClients)
+        bare = replace(data, population=replace(data.population, persons=None))
+        return super().train(view, bare, now)
+
+
+class NoNoiseInSteps(DpSgd):
+    def train(self, view: View, data: Wave, now: ClientRound) -> Rows:
+        quiet = DpSgd(lr=self.lr, steps=self.steps, batch_size=self.batch_size, clip=self.clip, noise_multiplier=1e-3)
+        return quiet.train(view, data, now)
+
+
+class UnclippedSteps(DpSgd):
+    """The noise of a step is as large as ever, and no gradient is clipped."""
+
+    def train(self, view: View, data: Wave, now: ClientRound) -> Rows:
+        assert self.noise_multiplier is not None
+        noise, clip = self.noise_multiplier * self.clip / 1e4, 1e4
+        quiet = DpSgd(lr=self.lr, steps=self.steps, batch_size=self.batch_size, clip=clip, noise_multiplier=noise)
+        return quiet.train(view, data, now)
+
+
+IN_STEPS: dict[str, Any] = {"lr": 0.1, "steps": 2, "batch_size": 4, "clip": 0.5, "noise_multiplier": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("piece", "words"),
+    [
+        (Unclipped100(rate=1.0, clip=0.5), "One record that is a million times as large moves the row of its client"),
+        (RowsTimes100(rate=1.0, clip=0.5), "One record that is negative moves the row of its client"),
+        (RecordsOfPersons(rate=1.0, clip=0.5), "One person that is a million times as large moves the row"),
+        (NoNoiseInSteps(**IN_STEPS), "noise is missing, or records are not clipped"),
+        (UnclippedSteps(**IN_STEPS), "noise is missing, or records are not clipped"),
+    ],
+    ids=lambda value: "" if isinstance(value, str) else type(value).__name__,
+)
+def test_trainers_that_do_not_bound_records_are_found(piece: Trainer, words: str) -> None:
+    assert words in str(probe(piece))
+
+
+@pytest.mark.parametrize(
+    "piece",
+    [
+        RecordGradient(rate=1.0, clip=0.5),
+        RecordGradient(rate=0.5, clip=2.0),
+        DpSgd(**IN_STEPS),
+        DpSgd(**{**IN_STEPS, "quantile": 0.5, "batch_size": 1}),
+        DpSgd(**{**IN_STEPS, "noise_multiplier": None, "momentum": 0.9}),
+    ],
+    ids=repr,
+)
+def test_trainers_that_bound_records_pass(piece: Trainer) -> None:
+    found = probe(piece)
+    assert found.passed, str(found)
+    assert found.tried > 12
 
 
 def test_a_method_of_our_pieces_has_no_parts_of_ones_own() -> None:

@@ -12,7 +12,7 @@ from tacit.core import Report
 from tacit.core.serialization import Source, write_json
 from tacit.errors import RunError
 from tacit.runs.directory import ROUNDS, read_rounds
-from tacit.runs.repetitions import shortened, with_all_bytes
+from tacit.runs.repetitions import shorten, with_all_bytes
 
 SOURCE = Source(label="line 1", error=RunError, advice="Start anew.")
 
@@ -26,14 +26,14 @@ def report(up: tuple[int, ...], clients: int | None = None) -> Report:
 @given(st.lists(st.integers(0, 3), max_size=30))
 def test_what_is_shortened_is_read_back(numbers: list[int]) -> None:
     whole = report(tuple(numbers))
-    short = tuple(shortened(numbers))
+    short = tuple(shorten(numbers))
     assert with_all_bytes(replace(whole, up=short, down=short), SOURCE) == whole
     assert len(short) <= 2 * len(numbers)
 
 
 def test_a_large_round_is_a_short_line(tmp_path: Path) -> None:
     whole = report((1593,) * 100_000)
-    line = write_json({**asdict(whole), "up": shortened(whole.up), "down": shortened(whole.down)})
+    line = write_json({**asdict(whole), "up": shorten(whole.up), "down": shorten(whole.down)})
     clients = write_json({"clients": whole.clients})
     assert len(line) < len(clients) + 500
     (tmp_path / ROUNDS).write_bytes(line)

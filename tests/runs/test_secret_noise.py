@@ -214,9 +214,9 @@ def test_a_key_that_is_not_this_runs_secret_is_refused(tmp_path: Path, damage, s
 def test_a_run_keeps_its_kind_of_noise(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="another randomness: secret, not seeded"):
         resume(started(tmp_path / "run"), randomness="seeded")
-    with pytest.raises(UserError, match="Expected randomness='lucky' in secret, seeded"):
+    with pytest.raises(UserError, match="Expected randomness='lucky' to be 'secret' or 'seeded'"):
         tacit.train(private(), task(), randomness="lucky")  # type: ignore[arg-type]
-    with pytest.raises(UserError, match="Expected randomness='lucky' in secret, seeded"):
+    with pytest.raises(UserError, match="Expected randomness='lucky' to be 'secret' or 'seeded'"):
         tacit.rounds(private(), task(), randomness="lucky")  # type: ignore[arg-type]
 
 

@@ -3,7 +3,7 @@
 A file in this package lists its factories in a tuple `METHODS`. A factory is a function that returns a `Method`: its
 name with dashes is the method's name, its signature is the schema of the method's arguments, and the first line of its
 docstring is the method's summary. Two tables may follow: `DEFAULT_TASKS` has the methods whose default task is not the
-embedded digits, and `SHORT_NAMES` the fields of records that also have a short name as arguments
+embedded digits, and `SHORT_NAMES` the fields of pieces that also have a short name as arguments
 (`{"pruning.counts": "keep"}`). Adding a method is adding a file, and `make catalogue`.
 
 Names, summaries and parameters are in `catalogue.json`, which is written from the files (`tacit.methods.cataloguing`),
@@ -26,7 +26,7 @@ from types import MappingProxyType, ModuleType
 from typing import TYPE_CHECKING, TypeGuard
 
 from tacit.core.discovery import Definition, FileReference, file_reference, read_definitions
-from tacit.core.schema import SETTINGS, SLOTS, call, changed, check_names, choose, suggestion
+from tacit.core.schema import SETTINGS, SLOTS, call, change_fields, check_names, choose, suggestion
 from tacit.errors import TacitError, UserError
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ Factory = Callable[..., "Method"]
 DESCENT_FIELDS = ("lr", "steps", "epochs", "batch_size", "decay", "momentum", "weight_decay")  # with short names
 CATALOGUE = Path(__file__).with_name("catalogue.json")
 GROUP = "tacit.methods"  # of the entry points of other packages
-_RECORD = re.compile(r"[A-Z]\w*\(.*\)", re.DOTALL)
+_PIECE_TEXT = re.compile(r"[A-Z]\w*\(.*\)", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -161,11 +161,11 @@ def default_task(name: str) -> DefaultTask:
 
 
 def make(name: str, args: Mapping[str, object] = MappingProxyType({})) -> "Method":
-    """The method with this name and with arguments from a file or a command line.
+    """Make the method with this name, with arguments from a file or a command line.
 
-    Arguments are checked against the factory's signature; dots reach into its records (`descent.lr`). Any other name is
-    that of a piece or setting of the finished method or, with dots, of one of its fields; both are written as in
-    Python. `budget="none"` leaves a budget out.
+    Arguments are validated against the factory's signature; dots name fields of its defaults (`descent.lr`). Any other
+    name is that of a piece or setting of the finished method or, with dots, of one of its fields; both are written as
+    in Python. `budget="none"` leaves a budget out.
 
     Example:
         >>> made = make("fl-std", {"rounds": "3", "descent.lr": "0.1", "server.rate": "1/2", "sampler": "Everyone()"})
@@ -188,7 +188,7 @@ def make(name: str, args: Mapping[str, object] = MappingProxyType({})) -> "Metho
         raise UserError(f"{name} failed: {why}. Call the function in Python to see where.") from error
     if not hasattr(method, "trainer"):
         raise UserError(f"Expected {name} to return a tacit.Method, got {type(method).__name__}.")
-    adjusted = changed(method, {key: values[key] for key in values if key not in own}, label)
+    adjusted = change_fields(method, {key: values[key] for key in values if key not in own}, label)
     return adjusted if adjusted.name == name else replace(adjusted, name=name)
 
 
@@ -224,19 +224,19 @@ def _source(module: str) -> Path | None:
     return next((candidate for candidate in candidates if candidate.is_file()), None)
 
 
-def is_record(value: object) -> TypeGuard[str]:
-    """Whether a value is the text of a record, such as `FixedSize(100)`."""
-    return isinstance(value, str) and _RECORD.fullmatch(value) is not None
+def is_piece_text(value: object) -> TypeGuard[str]:
+    """Whether a value is the text of a piece, such as `FixedSize(100)`."""
+    return isinstance(value, str) and _PIECE_TEXT.fullmatch(value) is not None
 
 
 def _piece(value: object) -> object:
-    """The record that a text describes; any other value is unchanged."""
-    if not is_record(value):
+    """The piece that a text describes; any other value is unchanged."""
+    if not is_piece_text(value):
         return value
     from tacit import core, pieces  # imports all pieces
-    from tacit.core.record_text import parse, records_of
+    from tacit.core.value_text import dataclasses_of, parse
 
-    return parse(value, records_of(core, pieces), "a piece")
+    return parse(value, dataclasses_of(core, pieces), "a piece")
 
 
 def _method_name(factory: str) -> str:

@@ -12,7 +12,7 @@ guarantees are reported, side by side.
 from dataclasses import replace
 
 from tacit.core import Budget, Method
-from tacit.errors import expect
+from tacit.errors import positive
 from tacit.pieces.channels import SecureSum
 from tacit.pieces.mechanisms import DistributedGaussian, FixedClip, Grid
 from tacit.pieces.samplers import Everyone, FixedSize
@@ -49,7 +49,8 @@ def dp_sgd(
     Reference: Abadi, Chu, Goodfellow, McMahan, Mironov, Talwar, Zhang. Deep Learning with Differential Privacy. CCS
     2016, Algorithm 1; at clients that average: McMahan et al. 2017.
     """
-    expect(noise is None or noise > 0, f"noise={noise} > 0", "Without noise nothing is proved.")
+    positive("Without noise nothing is proved.", noise=noise)
+    positive(client_clip=client_clip)
     method = Method(
         name="dp-sgd",
         rounds=rounds,
@@ -60,7 +61,7 @@ def dp_sgd(
     )
     if client_noise is None:
         return method
-    expect(client_noise > 0, f"client_noise={client_noise} > 0", "Leave it out for no noise.")
+    positive("Leave it out for no noise.", client_noise=client_noise)
     mechanism = DistributedGaussian(clip=FixedClip(client_clip), noise_multiplier=client_noise, arithmetic=Grid())
     return replace(method, mechanism=mechanism, channel=SecureSum())
 

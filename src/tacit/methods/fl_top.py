@@ -30,7 +30,7 @@ from inspect import Signature, getdoc, signature
 from typing import Any
 
 from tacit.core import Budget, Method
-from tacit.errors import expect
+from tacit.errors import expect, positive
 from tacit.pieces.channels import SecureSum
 from tacit.pieces.codecs import FixedRandom, RandomK, Select, Sense, Size, TopK
 from tacit.pieces.codecs.select import Selection
@@ -78,7 +78,7 @@ def fl_top(ratio: float = 0.005, rounds: int = 200, cohort: int = 100, descent: 
     Low-bandwidth Devices. UAI 2021, Algorithms 1 and 2.
     """
     top = TopK(size=Size(ratio=ratio), lr=descent.rate(0), batch_size=descent.batch_size)
-    return _masked("fl-top", top, rounds, cohort, descent)
+    return _scheme("fl-top", top, rounds, cohort, descent)
 
 
 def fl_top_bis(ratio: float = 0.005, rounds: int = 200, cohort: int = 100, descent: Sgd = _DESCENT) -> Method:
@@ -98,7 +98,7 @@ def fl_basic(ratio: float = 0.005, rounds: int = 200, cohort: int = 100, descent
 
     Reference: Kerkouche et al. 2021, Section 4, FL-BASIC.
     """
-    return _masked("fl-basic", RandomK(size=Size(ratio=ratio)), rounds, cohort, descent)
+    return _scheme("fl-basic", RandomK(size=Size(ratio=ratio)), rounds, cohort, descent)
 
 
 def fl_bas_2(ratio: float = 0.005, rounds: int = 200, cohort: int = 100, descent: Sgd = _DESCENT) -> Method:
@@ -118,7 +118,7 @@ def fl_bas_3(ratio: float = 0.005, rounds: int = 200, cohort: int = 100, descent
 
     Reference: Kerkouche et al. 2021, Appendix D, FL-BAS-3.
     """
-    return _masked("fl-bas-3", FixedRandom(size=Size(ratio=ratio)), rounds, cohort, descent)
+    return _scheme("fl-bas-3", FixedRandom(size=Size(ratio=ratio)), rounds, cohort, descent)
 
 
 def fl_bas_4(ratio: float = 0.005, rounds: int = 200, cohort: int = 100, descent: Sgd = _DESCENT) -> Method:
@@ -183,7 +183,7 @@ def _with_noise(
     method: Method, cohort: int, epsilon: float | None, delta: float, noise: float | None, clip: float | None
 ) -> Method:
     """A scheme with distributed noise: clients clip and add their shares of the noise, and only the sum is revealed."""
-    expect(noise is None or noise > 0, f"noise={noise} > 0", "Without noise nothing is proved.")
+    positive("Without noise nothing is proved.", noise=noise)
     bound = PublicClip(draws=1 if method.codec.fixed else _DRAWS) if clip is None else FixedClip(clip)
     return replace(
         method,
@@ -196,7 +196,7 @@ def _with_noise(
     )
 
 
-def _masked(name: str, selection: Selection, rounds: int, cohort: int, descent: Sgd) -> Method:
+def _scheme(name: str, selection: Selection, rounds: int, cohort: int, descent: Sgd) -> Method:
     """The scheme in which clients train and send only the selected weights."""
     return replace(fl_std(rounds, cohort, descent), name=name, trainer=Masked(descent), codec=Select(selection))
 

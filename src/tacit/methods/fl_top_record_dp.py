@@ -12,6 +12,7 @@ from tacit.core import Method
 from tacit.methods.dp_fedsgd import GRADIENT, dp_fedsgd
 from tacit.methods.dp_sgd import DP_SGD_DESCENT, dp_sgd
 from tacit.pieces.codecs import Select, Size, TopK
+from tacit.pieces.servers import MEAN_SIZE
 from tacit.pieces.trainers import DpSgd, RecordGradient
 
 DEFAULT_TASKS = {
@@ -25,7 +26,7 @@ def fl_top_record_dp(
     ratio: float = 0.1,
     rounds: int = 100,
     gradient: RecordGradient = GRADIENT,
-    size: float = 150.0,
+    size: float | None = None,
     lr: float = 0.5,
     epsilon: float | None = 3.0,
     delta: float = 1e-5,
@@ -41,7 +42,7 @@ def fl_top_record_dp(
         rounds: number of rounds, a gradient step each.
         gradient: what a client sends: the probability with which a record is in its batch (`rate`), the same for all
             clients, and the largest norm of the gradient of one record over the trained weights (`clip`).
-        size: the mean number of records of a client; public.
+        size: the mean number of records of a client; public. None: that of the data in a simulation; a plan gives it.
         lr: learning rate of the mean clipped gradient; the weights are selected by steps on public data with it.
         epsilon: privacy budget ε for every record, over all rounds; none: no budget, and `noise` must be given.
         delta: the δ of ε; it should be well below one over the number of records.
@@ -51,7 +52,7 @@ def fl_top_record_dp(
     Low-bandwidth Devices. UAI 2021, Algorithms 1 and 2; for records, Abadi et al. 2016.
     """
     method = dp_fedsgd(rounds, replace(gradient, masked=False), size, lr, epsilon, delta, noise)
-    codec = Select(TopK(size=Size(ratio=ratio), lr=lr, batch_size=max(1, round(gradient.rate * size))))
+    codec = Select(TopK(size=Size(ratio=ratio), lr=lr, batch_size=max(1, round(gradient.rate * (size or MEAN_SIZE)))))
     return replace(method, name="fl-top-record-dp", trainer=replace(gradient, masked=True), codec=codec)
 
 

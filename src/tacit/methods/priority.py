@@ -17,7 +17,7 @@ from typing import Literal, get_args
 
 from tacit.core import Budget, Method
 from tacit.core.schema import choose
-from tacit.errors import expect
+from tacit.errors import expect, positive
 from tacit.pieces.mechanisms import (
     AccuracySensitivity,
     ByImportance,
@@ -168,7 +168,7 @@ def priority_dp(
     Reference: the idea of Talaei, Izadi 2024 with the ellipsoid of Pichapati et al. AdaCliP: Adaptive Clipping for
     Private SGD. 2019.
     """
-    expect(noise is None or noise > 0, f"noise={noise} > 0", "Without noise nothing is proved.")
+    positive("Without noise nothing is proved.", noise=noise)
     return Method(
         name="priority-dp",
         rounds=rounds,

@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 from tacit import methods
 from tacit.core import Method
-from tacit.core.prices import Adjacency, Gaussian, Leakage, Release, Unit, UnitPrice, Zcdp
+from tacit.core.prices import Adjacency, Gaussian, Laplace, Leakage, Release, Unit, UnitPrice, Zcdp
 from tacit.core.schema import SLOTS
 from tacit.errors import expect
 from tacit.privacy.guarantee import IN_COMMON, PERSONS, within_adversary
@@ -86,7 +86,7 @@ def _card(method: Method, factory: Callable[..., object], text: str, line: str) 
         event=_event(method),
         guarantee=_guarantee(method),
         nominal=dict(_price(method).figures),
-        uncovered=_uncovered(method),
+        uncovered=_limitations(method),
         reference=section(factory, "Reference") or "none given",
         run=line,
         repr=repr(method),
@@ -118,10 +118,16 @@ def who_sees(method: Method) -> dict[str, str]:
     tolerated = {"tolerated": f"{method.channel.tolerates}."} if method.channel.tolerates else {}
     return {
         "the server": _server_sees(method),
-        "clients and recipients of the model": f"the model after every round, {noise}",
+        **_recipients(method, noise),
         **details,
         **tolerated,
     }
+
+
+def _recipients(method: Method, noise: str) -> dict[str, str]:
+    if method.trainer.sends == "terms":
+        return {"clients and recipients of the result": f"the sums after every round, {noise}"}
+    return {"clients and recipients of the model": f"the model after every round, {noise}"}
 
 
 def _server_sees(method: Method) -> str:
@@ -144,13 +150,17 @@ def _record_event(method: Method) -> str:
     if Unit.RECORD in method.terms.uncalibrated:
         what = "calibrated for the budget"
     released = "in every local step, a sum of clipped gradients over a Poisson batch of records"
+    if method.trainer.sends == "terms":
+        return f"a sum over all clients of the bounded terms of every record, with noise, {what}"
     if method.terms.record_bound is not None:
         released = "a sum of all clients' clipped gradients over Poisson batches of records"
     return f"{released}, with Gaussian noise, {what}"
 
 
-def _noise(loss: Gaussian | Zcdp) -> str:
+def _noise(loss: Gaussian | Laplace | Zcdp) -> str:
     match loss:
+        case Laplace(epsilon=epsilon):
+            return f"Laplace noise of pure ε = {epsilon:.4g}"
         case Zcdp(rho=rho, xi=xi):
             return f"zCDP of ρ = {rho:.4g} and ξ = {xi:.2g}"
         case Gaussian(noise_multiplier=noise):
@@ -226,10 +236,10 @@ def _client_guarantee(method: Method) -> str:
         return _metric_guarantee(price.leakage)
     assert price.accounted is not None  # a price of noise multiplier 1 is calibrated
     release = price.accounted.release
-    return _proved(method, release) + _secrecy(method, release)
+    return _release_guarantee(method, release) + _secrecy(method)
 
 
-def _proved(method: Method, release: Release) -> str:
+def _release_guarantee(method: Method, release: Release) -> str:
     adjacency = method.with_noise_multiplier(1.0).terms.adjacency
     meaning = f"{adjacency.capitalize()}: {adjacency.meaning} The number of clients is public."
     if method.budget is None:
@@ -243,17 +253,14 @@ def _proved(method: Method, release: Release) -> str:
     )
 
 
-def _secrecy(method: Method, release: Release) -> str:
+def _secrecy(method: Method) -> str:
     """What amplification by sampling assumes; empty if every client takes part."""
     sampling = method.sampler.sampling(_LARGE, 0)
     if sampling.kind == "everyone":
         return ""
-    if release.sampled(sampling).amplification.kind == "everyone":
-        return " Sampling lowers ε in no round: with dropouts, noise in shares can reveal how many clients took part."
-    lost = "" if release.constant else " It lowers ε only in rounds in which no client drops out."
     in_shares = method.mechanism.requires == "only the sum"
-    caveat = "; the server knows it, and a run reports the ε against the server" * in_shares
-    return f" ε assumes that who took part is secret{caveat}.{lost.replace('It', 'Sampling')}"
+    caveat = "; the server and the clients of a round know it, and a run reports the ε against them" * in_shares
+    return f" ε assumes that who took part is secret{caveat}."
 
 
 def _metric_guarantee(price: Leakage) -> str:
@@ -268,7 +275,7 @@ def _metric_guarantee(price: Leakage) -> str:
     )
 
 
-def _uncovered(method: Method) -> tuple[str, ...]:
+def _limitations(method: Method) -> tuple[str, ...]:
     slots = (*("trainer",) * method.terms.protects_records, "mechanism", "channel")
     formal = {name: section(type(getattr(method, name)), "Formal guarantees") for name in slots}
     sentences = tuple(f"{name.capitalize()}: {text}" for name, text in formal.items() if text)

@@ -8,7 +8,7 @@ from math import isfinite
 from tacit.core import Report
 from tacit.report.labels import number, size
 from tacit.report.markup import Html, data, details, element, table
-from tacit.report.run_data import charged_epsilon, metric_names, thinned
+from tacit.report.run_data import charged_epsilon, metric_names, thin
 
 _MAX_POINTS = 1200  # of a line
 MAX_ROWS = 21  # of the table beside a chart
@@ -89,9 +89,7 @@ class Chart:
 
     def _table(self) -> Html:
         which = [i for i in range(len(self.rounds)) if any(line.values[i] is not None for line in self.lines)]
-        rows = [
-            [self.rounds[i], *(self._write(line.values[i]) for line in self.lines)] for i in thinned(which, MAX_ROWS)
-        ]
+        rows = [[self.rounds[i], *(self._write(line.values[i]) for line in self.lines)] for i in thin(which, MAX_ROWS)]
         header = ["round", *(line.name for line in self.lines)]
         whole = table(f"{self.title}, by round", header, rows, numbers=len(header), hidden=True)
         return details("Numbers", whole)
@@ -104,7 +102,7 @@ class Chart:
 
 def run_charts(reports: Sequence[Report], budget: float | None) -> list[Chart]:
     """The charts of a run: its metrics, ε or leakage, and bytes."""
-    shown = thinned(reports, _MAX_POINTS)
+    shown = thin(reports, _MAX_POINTS)
     rounds = [report.round for report in shown]
     names = metric_names(report.metrics for report in reports)
     charts = [_metric_chart(name, names, shown) for name in names if not _is_variant(name, names)]

@@ -11,7 +11,7 @@ from tacit.errors import StorageError
 from tacit.report.run_data import RunData
 from tacit.runs.model_export import ExportedModel, as_onnx, as_program, choose_model
 from tacit.runs.round_logs import LogHeader, RoundLog
-from tacit.runs.saved_model import load, read_tensors, rebuilt_task, tensors_of
+from tacit.runs.saved_model import load, read_tensors, rebuild_task, tensors_of
 
 GRAPHS = {"onnx": as_onnx, "torch-export": as_program}
 
@@ -33,7 +33,7 @@ def model_content(run: RunData, to: str, number: int | None, *, trusted: bool) -
     """The model of a finished run in a format; `trusted` allows running the manifest's Python file."""
     models = 1 if run.method is None else run.method.aggregator.models
     if to in GRAPHS:
-        return GRAPHS[to](_exported(run, choose_model(models, number, "--model"), models, trusted=trusted))
+        return GRAPHS[to](_export(run, choose_model(models, number, "--model"), models, trusted=trusted))
     tensors = read_tensors(run.path)
     if number is not None:
         tensors = tensors_of(tensors, choose_model(models, number, "--model"), models)
@@ -44,11 +44,11 @@ def model_content(run: RunData, to: str, number: int | None, *, trusted: bool) -
     return content.getvalue()
 
 
-def _exported(run: RunData, number: int, models: int, *, trusted: bool) -> ExportedModel:
+def _export(run: RunData, number: int, models: int, *, trusted: bool) -> ExportedModel:
     """The model as the run built it, with the weights of its file."""
     tensors = tensors_of(read_tensors(run.path), number, models)
     instead = "Export it there, with run.export('model.onnx')."
-    task = rebuilt_task(run.path, run.manifest, instead, trusted=trusted)
+    task = rebuild_task(run.path, run.manifest, instead, trusted=trusted)
     adapted = make_model(task, run.manifest.seed)
     load(adapted, tensors, run.path)
     return ExportedModel(adapted, task, run.manifest.caveat)

@@ -4,12 +4,11 @@ from collections.abc import Mapping, Sequence
 from math import ceil
 
 from tacit.core.prices import Adjacency
-from tacit.privacy.guarantee import Guarantee, LeakageGuarantee
+from tacit.privacy.guarantee import FALSE_ALARMS, Guarantee, LeakageGuarantee
 from tacit.report.labels import number
 from tacit.report.markup import Html, element, join, table
-from tacit.report.run_data import detection_limit
 
-FALSE_ALARMS, WEAK = 0.01, 0.5  # of a test; the detection rate above which a bound is called weak
+WEAK = 0.5  # the detection rate above which a bound is called weak
 TESTS: dict[str, tuple[str, str, str]] = {  # by adjacency: what is tested, when an alarm is false, and what it finds
     Adjacency.ADD_OR_REMOVE: ("whether a {unit} is in the data", "are not", "one that is"),
     Adjacency.ZERO_OUT: ("whether a {unit} sent its update or zeros", "sent zeros", "an update"),
@@ -18,7 +17,7 @@ TESTS: dict[str, tuple[str, str, str]] = {  # by adjacency: what is tested, when
 
 
 def show_guarantee(guarantee: Guarantee | LeakageGuarantee, nominal: Mapping[str, float] | None = None) -> Html:
-    """The guarantee in its own words, what it means for a test, and what it does not cover."""
+    """The guarantee, its meaning for a test, and what it does not cover."""
     lines = str(guarantee).splitlines()
     sentences = [line for line in lines if not line.startswith("  ")]
     uncovered = [line.strip() for line in lines if line.startswith("  ")]
@@ -26,7 +25,7 @@ def show_guarantee(guarantee: Guarantee | LeakageGuarantee, nominal: Mapping[str
     statement, *others = [line for line in sentences if line != heading]
     proved, limit, meaning = guarantee.proved, 0.0, None
     if isinstance(guarantee, Guarantee) and guarantee.epsilon is not None:
-        limit = detection_limit(guarantee.epsilon, guarantee.delta or 0.0, FALSE_ALARMS)
+        limit = guarantee.detection_limit
         meaning = _meaning(guarantee, limit)
     first = statement if proved else f"Nothing is proved: {statement.removeprefix('none: ')}"
     kind = "statement" if proved and limit <= WEAK else "statement weak" if proved else "statement none"
@@ -46,7 +45,7 @@ def show_guarantee(guarantee: Guarantee | LeakageGuarantee, nominal: Mapping[str
 
 
 def _meaning(guarantee: Guarantee, limit: float) -> Html:
-    """What (ε, δ) means for a test of participation; `limit` bounds its detection rate."""
+    """What the guarantee means for a test of participation; `limit` bounds its detection rate."""
     weak = " Such a bound promises little by itself; tacit audit and tacit attack measure what attacks really find."
     tests, others, target = TESTS.get(guarantee.adjacency, TESTS[Adjacency.ADD_OR_REMOVE])
     return element(

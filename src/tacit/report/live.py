@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from hmac import compare_digest
 from http import HTTPStatus
@@ -22,6 +23,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from tacit import __version__
+from tacit.core.texts import plain
 from tacit.errors import TacitError
 from tacit.report.markup import escape
 from tacit.report.page import asset, run_page
@@ -101,24 +103,35 @@ class _Handler(BaseHTTPRequestHandler):
         self._send(front_page(self.server.watcher.folder), "text/html")
 
     def _charts(self, query: str) -> None:
-        watched = self._chosen(query)
+        watched = self._find_run(query)
         if watched is not None:
-            self._send(json.dumps(watched.charts, allow_nan=False), "application/json")
+            with self._report_problems():
+                self._send(json.dumps(plain(watched.charts)), "application/json")
 
     def _report(self, query: str) -> None:
         """The page of a run, with its own stricter policy."""
-        watched = self._chosen(query)
+        watched = self._find_run(query)
         if watched is None:
             return
-        try:
+        if watched.run is None:
+            self._refuse(HTTPStatus.INTERNAL_SERVER_ERROR, str(watched.summary["problem"]))
+            return
+        with self._report_problems():
             stored = guarantee_file.read(watched.run.path / GUARANTEE)
-            page = run_page(replace(watched.run, stored=stored))
+            self._send(run_page(replace(watched.run, stored=stored)), "text/html", policy="frame-ancestors 'none'")
+
+    @contextmanager
+    def _report_problems(self) -> Iterator[None]:
+        """Inside this block, whatever the files of a run cause is reported for this run, to who asked for it."""
+        try:
+            yield
         except TacitError as error:
             self._refuse(HTTPStatus.INTERNAL_SERVER_ERROR, str(error))
-            return
-        self._send(page, "text/html", policy="frame-ancestors 'none'")
+        except (ArithmeticError, LookupError, MemoryError, RecursionError, TypeError, ValueError) as error:
+            sentence = f"The files of this run cannot be shown: {type(error).__name__}."
+            self._refuse(HTTPStatus.INTERNAL_SERVER_ERROR, sentence)
 
-    def _chosen(self, query: str) -> Watched | None:
+    def _find_run(self, query: str) -> Watched | None:
         """The run that a query names, if the watcher knows it."""
         name = parse_qs(query).get("run", [""])[0]
         watched = self.server.watcher.run(name)
@@ -148,7 +161,7 @@ class _Handler(BaseHTTPRequestHandler):
             if watcher.version > version:
                 news = watcher.since(version)
                 version = int(str(news["version"]))
-                yield f"data: {json.dumps(news, allow_nan=False, default=str)}\n\n".encode()
+                yield f"data: {json.dumps(news, allow_nan=False)}\n\n".encode()
                 time.sleep(0.1)  # many runs that change together become one event
             elif not watcher.wait(version, SECONDS_BETWEEN_SIGNS):
                 yield b": still here\n\n"

@@ -1,10 +1,17 @@
-"""HTML from values: every text is escaped, so that a run called `<script>` is shown, not run."""
+"""HTML from values: every text is escaped, so that a run called `<script>` is shown, not run.
+
+Characters that a browser obeys instead of showing, such as those that reverse a sentence, are escaped too.
+"""
 
 import html
 import json
 from collections.abc import Iterable, Sequence
 
+from tacit.core.texts import plain
+from tacit.errors import one_line
+
 VOID = ("meta", "link", "br", "img", "input")
+_MAX_TEXT = 50_000  # characters
 DRAWN = ("rect", "path")  # SVG: self-closing
 
 
@@ -21,7 +28,11 @@ def escape(value: object) -> Html:
         >>> escape("<script>"), escape(Html("<b>"))
         ('&lt;script&gt;', '<b>')
     """
-    return value if isinstance(value, Html) else Html(html.escape(str(value)))
+    return value if isinstance(value, Html) else Html(_escape(value))
+
+
+def _escape(value: object) -> str:
+    return html.escape(one_line(value, _MAX_TEXT))
 
 
 def join(parts: Iterable[object]) -> Html:
@@ -38,7 +49,7 @@ def element(name: str, /, *children: object, **attributes: object) -> Html:
     """
     html_attributes = {key.rstrip("_").replace("_", "-"): value for key, value in attributes.items()}
     written = "".join(
-        f" {key}" if value is True else f' {key}="{html.escape(str(value))}"'
+        f" {key}" if value is True else f' {key}="{_escape(value)}"'
         for key, value in html_attributes.items()
         if value is not None and value is not False
     )
@@ -88,6 +99,6 @@ def pairs(rows: Iterable[tuple[str, object]], kind: str) -> Html:
 
 def data(value: object, **attributes: object) -> Html:
     """A value as JSON for a script of the page; no text in it can end the element."""
-    text = json.dumps(value, allow_nan=False, separators=(",", ":"))
+    text = json.dumps(plain(value), allow_nan=False, separators=(",", ":"))
     safe = text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
     return element("script", Html(safe), type="application/json", **attributes)

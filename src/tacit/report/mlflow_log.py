@@ -50,7 +50,7 @@ class MlflowLog:
         except Exception as error:  # of MLflow, its store or the network
             where = self.uri or os.environ.get("MLFLOW_TRACKING_URI") or "its default store"
             reason = next(iter(str(error).splitlines()), type(error).__name__).rstrip(".")
-            raise UserError(f"Could not open MLflow at {where}: {reason}. Check MLFLOW_TRACKING_URI.") from error
+            raise UserError(f"Could not open MLflow at {where}: {reason}. Correct MLFLOW_TRACKING_URI.") from error
 
     def open(self, header: LogHeader) -> "MlflowWriter":
         client = self._client()
@@ -85,7 +85,7 @@ class MlflowWriter:
         tags = {IDENTITY: header.identity, **({"caveat": header.caveat} if header.caveat else {})}
         client.log_batch(
             self._id,
-            params=[Param(_allowed(name), value) for name, value in header.parameters.items()],
+            params=[Param(_sanitize(name), value) for name, value in header.parameters.items()],
             tags=[RunTag(name, value) for name, value in tags.items()],
         )
 
@@ -105,16 +105,16 @@ class MlflowWriter:
 
         now = int(1000 * time.time())
         metrics = [
-            Metric(_allowed(name), float(value), now, report.round)
+            Metric(_sanitize(name), float(value), now, report.round)
             for report in reports
             for name, value in scalars(report).items()
-            if report.round > self._last.get(_allowed(name), 0)
+            if report.round > self._last.get(_sanitize(name), 0)
         ]
         if metrics:
             self._client.log_batch(self._id, metrics=metrics)
         self._last |= {metric.key: metric.step for metric in metrics}
 
 
-def _allowed(name: str) -> str:
+def _sanitize(name: str) -> str:
     """A name without the characters that MLflow rejects."""
     return re.sub(r"[^\w./ :-]", "_", name)

@@ -17,6 +17,7 @@ from tacit import __version__
 from tacit.core.schema import SLOTS
 from tacit.privacy.guarantee import Guarantee
 from tacit.report import run_groups
+from tacit.report.analyses import result_section
 from tacit.report.cards import who_sees
 from tacit.report.chart_data import Chart, run_charts
 from tacit.report.guarantee_section import show_guarantee
@@ -46,7 +47,7 @@ def run_page(run: RunData) -> str:
 
 def comparison_page(runs: Sequence[RunData]) -> str:
     """The page that compares several runs, grouped by everything but their seeds."""
-    groups, notes = run_groups.grouped(runs)
+    groups, notes = run_groups.group_runs(runs)
     title = f"Comparison of {len(runs)} runs"
     tasks = ", ".join(dict.fromkeys(group.task for group in groups))
     sub = f"{len(groups)} settings on {tasks}; runs of one setting differ in seed or noise"
@@ -86,19 +87,23 @@ def _run_header(run: RunData) -> Html:
     manifest = run.manifest
     badge = element("span", manifest.status, class_=f"badge {BADGES[manifest.status]}")
     planned = "" if run.rounds_planned is None else f" of {run.rounds_planned:,}"
+    samples = f" with {manifest.task.samples:,} samples" if manifest.task.samples else ""
     sub = (
-        f"{len(run.reports):,}{planned} rounds · {manifest.task.clients:,} clients with {manifest.task.samples:,} "
-        f"samples · {manifest.task.parameters:,} weights · seed {manifest.seed}"
+        f"{len(run.reports):,}{planned} rounds · {manifest.task.clients:,} clients{samples} · "
+        f"{manifest.task.parameters:,} weights · seed {manifest.seed}"
     )
     caveat = element("p", manifest.caveat, class_="caveat") if manifest.caveat else None
-    return _top(f"Run {run.name}", join([run.label, " ", badge]), sub, _cards(_run_figures(run)), caveat, _contents())
+    return _top(
+        f"Run {run.name}", join([run.label, " ", badge]), sub, _cards(_run_figures(run)), caveat, _contents(run)
+    )
 
 
-def _contents() -> Html:
+def _contents(run: RunData) -> Html:
     parts = {
         "guarantee": "Guarantee",
+        **({} if run.result is None else {"result": "Result"}),
         "parties": "Who sees what",
-        "training": "Training",
+        **({"training": "Training"} if run.result is None else {}),
         "traffic": "Bytes and time",
         "clients": "Clients",
         "settings": "Settings",
@@ -156,8 +161,11 @@ def _run_sections(run: RunData) -> Iterator[Html]:
     if others:
         statements.append(element("p", "These guarantees hold side by side. Their ε are never added."))
     yield section("guarantee", "What is guaranteed, and what is not", *statements)
+    if run.result is not None:
+        yield section("result", run.result.title, result_section(run.result))
     yield section("parties", "Who sees what", _parties(run))
-    yield section("training", "Training", _charts(run_charts(run.reports, run.budget)), _final(run))
+    if run.result is None:
+        yield section("training", "Training", _charts(run_charts(run.reports, run.budget)), _final(run))
     yield section("traffic", "Bytes and time", _traffic(run), _timings(run))
     yield section("clients", "Clients", _clients(run))
     yield section("settings", "Settings", _settings(run))
@@ -251,6 +259,9 @@ def _clients(run: RunData) -> Html:
                            ["client", "messages"], rows, numbers=1))  # fmt: skip
     else:
         parts.append(element("p", f"{rejected.total():,} messages of {len(rejected):,} clients were rejected."))
+    if dropped := sum(report.dropped for report in run.reports):
+        parts.append(element("p", f"The sums of {dropped:,} rounds were not used: they were longer than honest clients "
+                                  "can make them. These rounds stay charged."))  # fmt: skip
     if declined:
         parts.append(element("p", f"Clients declined {declined:,} times, because they had reached their limit."))
     return join(parts)
@@ -328,27 +339,27 @@ def _repeat(run: RunData) -> Html:
     return join([element("pre", run.command), element("p", exact)])
 
 
-def _comparison_sections(found: Sequence[RunGroup], notes: Sequence[str]) -> Iterator[Html]:
-    header = run_groups.header(found)
+def _comparison_sections(groups: Sequence[RunGroup], notes: Sequence[str]) -> Iterator[Html]:
+    header = run_groups.header(groups)
     numbers = len(header) - 2
     yield section(
         "results",
         "Results",
         table("Mean over runs ± half of the 95 % interval (Student's t); ε is the largest of a group", header,
-              run_groups.rows(found), numbers=numbers),
+              run_groups.rows(groups), numbers=numbers),
         *(element("p", note) for note in notes),
         element("p", "An interval needs two runs or more. Hyperparameters that were chosen by these figures make them "
                      "optimistic, and choosing them on private data is not accounted for."),
     )  # fmt: skip
-    yield section("curves", "Over rounds", _charts(run_groups.group_charts(found)))
+    yield section("curves", "Over rounds", _charts(run_groups.group_charts(groups)))
     parts = [
         join([element("h3", labels), show_guarantee(guarantee)])
-        for labels, guarantee in run_groups.guarantees(found).items()
+        for labels, guarantee in run_groups.guarantees(groups).items()
     ]
     yield section("guarantee", "What is guaranteed, and what is not", *parts)
     rows = [
         [run.name, group.label, run.manifest.seed, run.manifest.status, len(run.reports), str(run.path)]
-        for group in found
+        for group in groups
         for run in group.runs
     ]
     yield section("runs", "Runs", table("All runs", ["run", "group", "seed", "status", "rounds", "directory"], rows))

@@ -8,6 +8,7 @@ from tacit.pieces.mechanisms import (
     ByImportance,
     CentralGaussian,
     DistributedGaussian,
+    DistributedLaplace,
     MetricLaplace,
     NbaflGaussian,
 )
@@ -16,6 +17,7 @@ from tacit.report.markup import Html, element
 _WIDTH, _HEIGHT, _GAP, _LINE = 208, 104, 96, 18  # of a box, between two, and of a line of text
 CLIENT_NOISE = {  # what a client does to its update before sending it
     DistributedGaussian: "adds a share of the noise",
+    DistributedLaplace: "adds a share of the noise",
     NbaflGaussian: "adds noise",
     ByImportance: "adds noise",
     MetricLaplace: "adds noise",
@@ -42,23 +44,24 @@ class Party:
 def parties_of(method: Method, clients: int) -> list[Party]:
     """The parties, in the order of a round."""
     noise = CLIENT_NOISE.get(type(method.mechanism), "")
+    result = "sums" if method.trainer.sends == "terms" else "model"
     sends = {"server": ("update",), "enclave": ("encrypted", "update"), "nobody": ("update", "under a pad")}
     observer = method.channel.messages_seen_by
     first = Party(
         f"{clients:,} clients",
-        ["each sees its own data", *([noise] if noise else ["adds no noise"]), "and receives the model"],
+        ["each sees its own data", *([noise] if noise else ["adds no noise"]), f"and receives the {result}"],
         sends.get(observer, ("message",)),
         secret=True,
     )
     sums = ["adds the noise"] if isinstance(method.mechanism, CentralGaussian) else []
     noisy = "with noise" if method.terms.changes_rows else "without noise"
-    last = Party("Recipients", ["see the model", "after every round", noisy])
-    blind = Party("Server", ["sees only the sum", "updates the model"], ("model",))
+    last = Party("Recipients", [f"see the {result}", "after every round", noisy])
+    blind = Party("Server", ["sees only the sum", f"updates the {result}"], (result,))
     if observer == "enclave":
         return [first, Party("Enclave", ["sees every message", *sums, "sums"], ("sum",), secret=True), blind, last]
     if observer == "server":
-        lines = ["sees every message", *sums, "updates the model"]
-        return [first, Party("Server", lines, ("model",), secret=True), last]
+        lines = ["sees every message", *sums, f"updates the {result}"]
+        return [first, Party("Server", lines, (result,), secret=True), last]
     return [first, blind, last]
 
 
@@ -67,11 +70,11 @@ def draw_parties(parties: Sequence[Party]) -> Html:
     return Html(_draw(parties, wide=True) + _draw(parties, wide=False))
 
 
-def described(parties: Sequence[Party]) -> str:
+def describe(parties: Sequence[Party]) -> str:
     """The picture in words.
 
     Example:
-        >>> described([Party("Client", ["has data"], ["update"]), Party("Server", ["sees updates"])])
+        >>> describe([Party("Client", ["has data"], ["update"]), Party("Server", ["sees updates"])])
         'Client: has data. It sends: update. Server: sees updates.'
     """
     sends = (f" It sends: {' '.join(party.arrow)}." if party.arrow else "" for party in parties)
@@ -95,7 +98,7 @@ def _draw(parties: Sequence[Party], *, wide: bool) -> Html:
         viewBox=f"0 0 {width} {height}",
         class_=f"parties {'wide' if wide else 'tall'}",
         role="img",
-        aria_label=described(parties),
+        aria_label=describe(parties),
     )
 
 

@@ -1,4 +1,4 @@
-"""A run as it is shown: read from its directory, with its guarantee and the method that its manifest describes.
+"""A run for display: read from its directory, with its guarantee and the method that its manifest describes.
 
 A directory may come from somebody else. The readers of `tacit.runs` apply their limits to it; the method is parsed,
 never executed.
@@ -8,16 +8,17 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from math import exp
 from pathlib import Path
 from typing import Self, TypeVar
 
+from tacit.analyses.results import Result
 from tacit.core import Method, Report
 from tacit.core.prices import Unit
 from tacit.errors import RunError, TacitError
 from tacit.privacy.guarantee import Guarantee, LeakageGuarantee
 from tacit.privacy.leakage import LeakageAccounting
 from tacit.runs import guarantee_file
+from tacit.runs.analyses import read_result
 from tacit.runs.bandwidth import Bandwidth
 from tacit.runs.directory import GUARANTEE, MANIFEST, read_manifest, read_rounds
 from tacit.runs.manifest import Manifest
@@ -78,6 +79,11 @@ class RunData:
     def bandwidth(self) -> Bandwidth:
         return Bandwidth.of(self.reports)
 
+    @cached_property
+    def result(self) -> Result | None:
+        """The result of a finished analysis; None: it is no analysis, or not finished."""
+        return read_result(self.path, self.method)
+
     @property
     def epsilon(self) -> float | None:
         """The charged ε of all rounds for its first unit; None if the run has no (ε, δ) accounting."""
@@ -131,14 +137,16 @@ class RunData:
             seeded=self.manifest.randomness == "seeded",
         )
 
-    def _so_far(self, unit: Unit, found: Guarantee | LeakageGuarantee) -> Guarantee | LeakageGuarantee:
+    def _so_far(self, unit: Unit, guarantee: Guarantee | LeakageGuarantee) -> Guarantee | LeakageGuarantee:
         """A guarantee with at least the charged ε, which includes attempts repeated after a crash."""
         charged = self.reports[-1].epsilons.get(unit, 0.0) if self.reports else 0.0
-        if isinstance(found, Guarantee) and found.epsilon is not None and charged > found.epsilon:
-            found = replace(found, epsilon=charged)
+        if isinstance(guarantee, Guarantee) and guarantee.epsilon is not None and charged > guarantee.epsilon:
+            guarantee = replace(guarantee, epsilon=charged)
         if self.manifest.status == "finished":
-            return found
-        return found.excluding(f"The run is {self.manifest.status}: rounds after {len(self.reports)} are not included.")
+            return guarantee
+        return guarantee.with_limits(
+            f"The run is {self.manifest.status}: rounds after {len(self.reports)} are not included."
+        )
 
     @property
     def shows_clients(self) -> bool:
@@ -186,16 +194,16 @@ def read_runs(paths: Sequence[Path]) -> list[RunData]:
     for path in paths:
         runs = find_runs(path) if path.is_dir() else []
         if not runs:
-            raise RunError(f"Expected the directory of a run, or a folder of some, but there is none in {path}.")
+            raise RunError(f"Expected the directory of a run, or a folder of some, got {path}, which has none.")
         by_path |= {each: RunData.read(each) for each in runs if each not in by_path}
     return list(by_path.values())
 
 
-def thinned(values: Sequence[_T], most: int) -> list[_T]:
+def thin(values: Sequence[_T], most: int) -> list[_T]:
     """At most `most` of the values, evenly spaced, with the first and the last.
 
     Example:
-        >>> thinned(range(10), 4)
+        >>> thin(range(10), 4)
         [0, 3, 6, 9]
     """
     if len(values) <= most:
@@ -216,21 +224,6 @@ def charged_epsilon(report: Report) -> float | None:
 def charged_unit(report: Report) -> Unit:
     """The unit of `charged_epsilon`."""
     return next(iter(report.epsilons), Unit.CLIENT)
-
-
-def detection_limit(epsilon: float, delta: float, false_alarms: float) -> float:
-    """The highest detection rate of any test with this rate of false alarms.
-
-    (ε, δ)-differential privacy is equivalent to this bound for all tests (Kairouz, Oh, Viswanath, ICML 2015, Theorem
-    2.1).
-
-    Example:
-        >>> round(detection_limit(1.0, 1e-5, 0.01), 4), detection_limit(float("inf"), 0.0, 0.01)
-        (0.0272, 1.0)
-    """
-    if epsilon > 500:  # effectively infinite
-        return 1.0
-    return min(1.0, exp(epsilon) * false_alarms + delta, 1 - exp(-epsilon) * (1 - delta - false_alarms))
 
 
 def _as_option(value: object) -> str:

@@ -6,10 +6,11 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from math import inf
 
+from tacit.errors import one_line
 from tacit.privacy.guarantee import Guarantee, LeakageGuarantee
 from tacit.report.chart_data import COLOUR_COUNT, Chart, ChartLine, ChartValues, finite, metric_title
 from tacit.report.intervals import Interval
-from tacit.report.run_data import RunData, charged_epsilon, metric_names, thinned
+from tacit.report.run_data import RunData, charged_epsilon, metric_names, thin
 
 _MAX_POINTS = 400
 
@@ -78,7 +79,7 @@ class RunGroup:
         }
 
 
-def grouped(runs: Iterable[RunData]) -> tuple[list[RunGroup], list[str]]:
+def group_runs(runs: Iterable[RunData]) -> tuple[list[RunGroup], list[str]]:
     """The runs in groups, and a note about each run omitted because it repeats another one bit for bit."""
     groups: dict[str, list[RunData]] = {}
     seen: dict[str, RunData] = {}
@@ -90,7 +91,7 @@ def grouped(runs: Iterable[RunData]) -> tuple[list[RunGroup], list[str]]:
             continue
         seen[name] = run
         groups.setdefault(_key(run), []).append(run)
-    return _labelled([tuple(each) for each in groups.values()]), notes
+    return _label([tuple(each) for each in groups.values()]), notes
 
 
 def header(groups: Sequence[RunGroup]) -> list[str]:
@@ -134,13 +135,13 @@ def guarantees(groups: Sequence[RunGroup]) -> dict[str, Guarantee | LeakageGuara
 
 
 def guarantee_lines(groups: Sequence[RunGroup]) -> list[str]:
-    """The distinct guarantees as sentences."""
+    """The distinct guarantees, as lines."""
     by_labels = guarantees(groups)
     lines = []
     for labels, guarantee in by_labels.items():
         kind = "Guarantee" if guarantee.proved else "No privacy guarantee"
         whose = f" of {labels}" if len(by_labels) > 1 else ""
-        lines.append(f"{kind}{whose}: {str(guarantee).removeprefix('none: ')}")
+        lines += f"{kind}{one_line(whose)}: {str(guarantee).removeprefix('none: ')}".split("\n")
     return lines
 
 
@@ -148,7 +149,7 @@ def group_charts(groups: Sequence[RunGroup]) -> list[Chart]:
     """Every metric over rounds, the mean of each group with its interval, and ε."""
     names = metric_names(dict.fromkeys(group.metrics, 0.0) for group in groups)
     rounds = sorted({report.round for group in groups for run in group.runs for report in run.reports})
-    shown = thinned(rounds, _MAX_POINTS)
+    shown = thin(rounds, _MAX_POINTS)
     charts = []
     for name in names:
         lines = [_group_line(group, name, shown, f"--c{i % COLOUR_COUNT}") for i, group in enumerate(groups)]
@@ -194,7 +195,7 @@ def _key(run: RunData) -> str:
     )
 
 
-def _labelled(groups: Sequence[tuple[RunData, ...]]) -> list[RunGroup]:
+def _label(groups: Sequence[tuple[RunData, ...]]) -> list[RunGroup]:
     """Groups with the arguments in which those of the same method differ."""
     labelled: list[RunGroup] = []
     for group in groups:

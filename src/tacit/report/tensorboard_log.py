@@ -1,7 +1,7 @@
 """A run in TensorBoard: one event per round, in files that `tensorboard --logdir` finds.
 
-Every round is one record with all of its figures, so that a kill leaves a round whole or absent. File names contain the
-time, but not the name of the machine, unlike those of other writers.
+Every round is one event with all of its figures, so a kill leaves a round whole or absent. File names contain the time
+but, unlike those of other writers, not the name of the machine.
 """
 
 import time

@@ -1,28 +1,39 @@
-"""Polling the runs of a folder: of each, only what was appended is read."""
+"""Polling the runs of a folder: only appended lines are read.
+
+Directories may come from somebody else. A run that cannot be read, whatever is wrong with it, has a row that says so,
+and changes nothing for the others.
+"""
 
 import threading
 import time
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tacit.errors import TacitError
+from tacit.core import Report
+from tacit.core.texts import word
+from tacit.errors import TacitError, one_line
 from tacit.report.chart_data import run_charts
 from tacit.report.run_data import RunData, find_runs
 from tacit.runs.directory import MANIFEST, RoundsReader, read_manifest
 
 SECONDS_BETWEEN_LOOKS = 0.5
 SECONDS_BETWEEN_SEARCHES = 2.0  # for new runs
+MAX_METRICS = 100  # of a run
+MAX_NUMBER = 1e300
 
 
 @dataclass(frozen=True, eq=False)
 class Watched:
-    """A run as far as it was read, and its row of the table."""
+    """The part of a run that was read, None if there is none, and its row of the table: finite numbers and lines."""
 
-    run: RunData
+    run: RunData | None
     summary: dict[str, object]
 
     @property
     def charts(self) -> list[dict[str, object]]:
+        if self.run is None:
+            return []
         return [{"title": chart.title, **chart.spec()} for chart in run_charts(self.run.reports, self.run.budget)]
 
 
@@ -62,7 +73,8 @@ class RunWatcher:
     def watch(self) -> None:
         """Poll until `close`."""
         while not self.closed:
-            self.look()
+            with suppress(OSError):  # a folder that is removed, or may not be listed
+                self.look()
             time.sleep(SECONDS_BETWEEN_LOOKS)
 
     def close(self) -> None:
@@ -96,10 +108,10 @@ class RunWatcher:
                 self._announce()
         self._last_search = time.monotonic()
 
-    def _publish(self, name: str, found: Watched) -> None:
+    def _publish(self, name: str, run: Watched) -> None:
         with self.news:
             self._announce()
-            self._runs[name], self._changed[name] = found, self.version
+            self._runs[name], self._changed[name] = run, self.version
 
     def _announce(self) -> None:
         """Announce a new version; the caller holds the lock of `news`."""
@@ -114,15 +126,18 @@ class _RunReader:
         self._path, self._name, self._rounds = path, name, RoundsReader(path)
         self._stamp: object = None
         self._watched: Watched | None = None
+        self._reports: tuple[Report, ...] = ()
 
     def read(self) -> Watched | None:
         """The run if anything is new; an unreadable file is reported as such."""
         try:
             return self._read()
-        except (TacitError, OSError) as error:
-            if self._watched is None or self._watched.summary.get("problem") == str(error):
+        except Exception as error:  # of whatever a file can cause
+            problem = one_line(error) if isinstance(error, TacitError | OSError) else f"{type(error).__name__}."
+            before = _unread(self._name) if self._watched is None else self._watched
+            if before.summary.get("problem") == problem:
                 return None
-            self._watched = replace(self._watched, summary={**self._watched.summary, "problem": str(error)})
+            self._watched = replace(before, summary={**before.summary, "problem": problem})
             return self._watched
 
     def _read(self) -> Watched | None:
@@ -132,27 +147,34 @@ class _RunReader:
         again, new = self._rounds.read()
         if not (changed or again or new):
             return None
+        self._reports = (*(() if again else self._reports), *new)
         before = None if self._watched is None else self._watched.run
-        reports = (*(() if again or before is None else before.reports), *new)
         if changed or before is None:
             manifest = read_manifest(self._path)
-            run = RunData(path=self._path, manifest=manifest, reports=reports, method=manifest.method.read())
+            run = RunData(path=self._path, manifest=manifest, reports=self._reports, method=manifest.method.read())
         else:
-            run = replace(before, reports=reports)
+            run = replace(before, reports=self._reports)
         self._stamp = stamp
         self._watched = Watched(run, _summary(self._name, run))
         return self._watched
 
 
+def _unread(name: str) -> Watched:
+    """A run of which nothing could be read."""
+    row: dict[str, object] = dict.fromkeys(("method", "task", "status"), "")
+    row |= dict.fromkeys(("seed", "planned", "epsilon", "unit", "up", "down", "seconds"))
+    return Watched(None, {**row, "run": name, "rounds": 0, "metrics": {}})
+
+
 def _name(path: Path, folder: Path) -> str:
-    return str(path.relative_to(folder)) if path != folder else path.name or str(path)
+    return one_line(path.relative_to(folder) if path != folder else path.name or path)
 
 
 def _summary(name: str, run: RunData) -> dict[str, object]:
     """The row of a run in the table."""
     manifest, reports = run.manifest, run.reports
     metrics = next((report.metrics for report in reversed(reports) if report.metrics), {})
-    return {
+    row = {
         "run": name,
         "method": manifest.method.name,
         "task": manifest.task.name,
@@ -160,10 +182,23 @@ def _summary(name: str, run: RunData) -> dict[str, object]:
         "status": manifest.status,
         "rounds": len(reports),
         "planned": run.rounds_planned,
-        "metrics": {key: float(f"{value:.6g}") for key, value in metrics.items() if abs(value) < float("inf")},
+        "metrics": {word(name): float(f"{value:.6g}") for name, value in [*metrics.items()][:MAX_METRICS]},
         "epsilon": run.epsilon,
         "unit": run.unit if reports else None,
         "up": sum(sum(report.up) for report in reports),
         "down": sum(sum(report.down) for report in reports),
         "seconds": run.seconds,
     }
+    return {name: _finite(value) for name, value in row.items()}
+
+
+def _finite(value: object) -> object:
+    """A value of a row as JSON has it; None in place of numbers that are not finite, or that no page could show."""
+    match value:
+        case str():
+            return one_line(value)
+        case dict():
+            return {name: each for name, each in value.items() if _finite(each) is not None}
+        case int() | float() if not -MAX_NUMBER < value < MAX_NUMBER:
+            return None
+    return value

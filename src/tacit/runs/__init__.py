@@ -1,1 +1,1 @@
-"""Runs: what is planned, the loop that trains and charges, and the files that a run leaves."""
+"""Runs: their specification, the loop that trains and charges, and the files that a run leaves."""

@@ -19,10 +19,12 @@ import torch
 from torch import Tensor
 
 from tacit.core import Key, secret_file
+from tacit.data import Population
 from tacit.errors import StorageError, UserError
 
 VARIABLE = "TACIT_DATA_KEY"
 WHAT = "data key"
+MAX_IDENTIFIED = 1000  # clients of a run on a shared ledger, whose entries list them
 _KEYED = re.compile(r"keyed:([0-9a-f]{8}):[0-9a-f]{32}")
 
 
@@ -37,7 +39,7 @@ def place() -> Path:
     except RuntimeError as error:
         raise UserError(
             f"Expected a home folder for the {WHAT}, the secret with which digests of your data are computed, but this "
-            f"user has none. Set {VARIABLE} to a file of your own; it is made if it does not exist."
+            f"user has none. Set {VARIABLE} to a file of your own; it is created if it does not exist."
         ) from error
 
 
@@ -49,7 +51,7 @@ def load() -> Key:
     except StorageError as error:
         raise StorageError(
             f"The {WHAT} {path}, the secret with which digests of your data are computed, could not be made. {error} "
-            f"Or set {VARIABLE} to a file in a folder of your own; it is made if it does not exist."
+            f"Or set {VARIABLE} to a file in a folder of your own; it is created if it does not exist."
         ) from error
     return Key(secret_file.read(path, WHAT))
 
@@ -67,6 +69,22 @@ def data_digest(key: Key, *tensors: Tensor) -> str:
         digest.update(f"{tensor.dtype} {tuple(tensor.shape)}\n".encode())
         digest.update(tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
     return f"keyed:{key.digest[:8]}:{digest.hexdigest()}"
+
+
+def client_identities(population: Population) -> tuple[str, ...]:
+    """A keyed digest of each client's data, with those of its persons; none for more clients than a ledger lists.
+
+    Formal guarantees: as of `data_digest`, with 64 bits.
+    """
+    if len(population) > MAX_IDENTIFIED or population.is_remote:
+        return ()
+    key, identities = load(), list[str]()
+    for client in range(len(population)):
+        x, y = population[client]
+        begin, end = (int(each) for each in population.offsets[client : client + 2])
+        persons = [] if population.persons is None else [population.persons[begin:end]]
+        identities.append(data_digest(key, x, y, *persons).rpartition(":")[2][:16])
+    return tuple(identities)
 
 
 def key_name(digest: str) -> str:

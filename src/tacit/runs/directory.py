@@ -12,7 +12,7 @@
     leakage.json             the leakage of each client (d-privacy only)
     guarantee.json           what is proved about privacy, once the run is finished
     ledger.db                the charges to the privacy budget, if there is one and no shared ledger
-    ledger.db.head           its last row, by which an older copy of it is noticed
+    ledger.db.head           its last row, which detects an older copy
     noise.key                the secret key from which the noise of the next rounds derives, readable by the owner only
 
 The key moves forward with every checkpoint, so that keys of rounds before it are erased, and it is removed when the run
@@ -49,7 +49,7 @@ from tacit.privacy.leakage import LeakageAccounting
 from tacit.privacy.ledger_head import SUFFIX, LedgerHead
 from tacit.runs import checkpoint, guarantee_file, key_file
 from tacit.runs.manifest import NEW_RUN, Manifest, Status
-from tacit.runs.repetitions import shortened, with_all_bytes
+from tacit.runs.repetitions import shorten, with_all_bytes
 
 if TYPE_CHECKING:
     from tacit.privacy.ledger import Ledger
@@ -100,7 +100,9 @@ class RunDirectory:
             if encoding is not None:
                 files.write(path / ENCODING, encoding.to_bytes(), private=True)
             files.write(path / MANIFEST, manifest.to_bytes(), private=True)
-            return cls(path, manifest, created, ratchet)._locked()
+            directory = cls(path, manifest, created, ratchet)._lock()
+            directory._remove_partials()
+            return directory
         except BaseException:
             _remove(path, created)
             raise
@@ -112,7 +114,7 @@ class RunDirectory:
         manifest.check_versions(path)
         if manifest.task.encoding:
             read_encoding(path, manifest)
-        directory = cls(path, manifest)._locked()
+        directory = cls(path, manifest)._lock()
         try:
             directory._rewind()
         except BaseException:
@@ -121,9 +123,9 @@ class RunDirectory:
         return directory
 
     def record(self, state: State, report: Report) -> None:
-        """Append a round, and write a checkpoint if the last one is some seconds old."""
+        """Append a round, and write a checkpoint if the last one is a few seconds old."""
         caveat = {"caveat": self.manifest.caveat} if self.manifest.caveat else {}
-        short = {"up": shortened(report.up), "down": shortened(report.down)}
+        short = {"up": shorten(report.up), "down": shorten(report.down)}
         line = write_json({**asdict(report), **short, **caveat})
         with files.storage_errors(self.path / ROUNDS):
             self._append(line)
@@ -187,7 +189,7 @@ class RunDirectory:
         self._ledger = ledger
         self._note_head()
 
-    def noted_heads(self) -> Iterator[tuple[str, LedgerHead]]:
+    def ledger_heads(self) -> Iterator[tuple[str, LedgerHead]]:
         """The ledgers' heads in the manifests of this run and of those beside it, each with its file."""
         for file in sorted({self.path / MANIFEST, *self.path.parent.glob(f"*/{MANIFEST}")}):
             with suppress(RunError):  # other files, and manifests of other versions
@@ -252,7 +254,7 @@ class RunDirectory:
                 self._rounds.truncate(end)
             raise
 
-    def _locked(self) -> Self:
+    def _lock(self) -> Self:
         """Lock out other processes; the lock ends with this process, however it ends."""
         try:
             files.lock(self._rounds, wait=False, inherited=False)
@@ -270,8 +272,13 @@ class RunDirectory:
         self._read_key()
         with files.storage_errors(self.path / ROUNDS):
             self._rounds.truncate(sum(map(len, lines)))
+        self._remove_partials()
+
+    def _remove_partials(self) -> None:
+        """Remove the temporary files of killed writes; nobody else writes here."""
+        with files.storage_errors(self.path):
             for partial in filter(files.is_partial, self.path.iterdir()):
-                partial.unlink()
+                partial.unlink(missing_ok=True)
 
 
 def _read_lines(rounds: IO[bytes], count: int, file: Path) -> list[bytes]:
@@ -302,13 +309,13 @@ def read_manifest(path: Path) -> Manifest:
         content = files.read(file, error=RunError)
     except RunError as error:
         if isinstance(error.__cause__, FileNotFoundError):
-            raise RunError(f"{path} holds no run: there is no {MANIFEST} in it.") from None
+            raise RunError(f"Expected the directory of a run, got {path}, which has no {MANIFEST}.") from None
         raise
     return Manifest.from_bytes(content, file)
 
 
 def read_encoding(path: Path, manifest: Manifest) -> Encoding:
-    """How rows of a run's table became inputs and targets; raises `RunError` if it is not that of the manifest."""
+    """Read the encoding of a run's table; raises `RunError` unless it is that of the manifest."""
     encoding = Encoding.read(path / ENCODING)
     if encoding.digest != manifest.task.encoding:
         raise RunError(

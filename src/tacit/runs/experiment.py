@@ -30,7 +30,7 @@ from msgspec import UNSET, Struct, UnsetType
 from tacit import methods, tasks
 from tacit.core import serialization
 from tacit.core.discovery import file_reference
-from tacit.core.schema import Options, annotation_of, call, check_names, choose, convert, listed
+from tacit.core.schema import Options, annotation_of, call, check_names, choose, convert, list_names
 from tacit.core.serialization import Source, load_toml
 from tacit.errors import CompositionError, UserError
 
@@ -71,7 +71,7 @@ class Experiment:
     named_in: str = ""
     method_named_in: str = ""
 
-    def trusting(self, trust: bool) -> "Experiment":
+    def with_trust(self, trust: bool) -> "Experiment":
         """The experiment of a user who trusts the file that names its code; without trust, that code is refused."""
         return replace(self, named_in="", method_named_in="") if trust else self
 
@@ -99,14 +99,14 @@ class Experiment:
             raise UserError(f"Expected {self.task} to return a tacit.Task, got {type(task).__name__}.")
         return replace(task, name=self.task) if file_reference(self.task, "task") else task
 
-    def typed_args(self) -> dict[str, object]:
+    def convert_args(self) -> dict[str, object]:
         """The method's arguments, short names written out, converted to the types that its factory declares."""
         self.check_trust()
-        return _typed(methods.find(self.method), methods.expand(self.method, self.args))
+        return _convert_options(methods.find(self.method), methods.expand(self.method, self.args))
 
-    def typed_task_args(self) -> dict[str, object]:
+    def convert_task_args(self) -> dict[str, object]:
         """The task's arguments, converted to the types that its factory declares."""
-        return _typed(self._task_factory(), self.task_args)
+        return _convert_options(self._task_factory(), self.task_args)
 
     def _task_factory(self) -> "Callable[..., Task]":
         reference = file_reference(self.task, "task")
@@ -126,7 +126,7 @@ def split_args(args: Options, names: Sequence[str]) -> list[dict[str, object]]:
         [{'rounds': 3}, {'rounds': 3, 'ratio': 0.1}]
     """
     options = [methods.options(name) for name in names]
-    label = f"method{'s' * (len(names) > 1)} {listed(names)}"
+    label = f"method{'s' * (len(names) > 1)} {list_names(names)}"
     check_names(methods.plain_names(args), dict.fromkeys(key for keys in options for key in keys), label)
     accepted = [{key: value for key, value in args.items() if _has_argument(name, key, value)} for name in names]
     unknown = {key: value for key, value in args.items() if not any(key in some for some in accepted)}
@@ -200,9 +200,10 @@ def _seeds(given: ExperimentTable, label: str) -> tuple[int, ...]:
     return given.seeds
 
 
-def _typed(factory: Callable[..., object], options: Options) -> dict[str, object]:
-    """Each option in the type that the factory declares; records stay texts, as files hold them."""
+def _convert_options(factory: Callable[..., object], options: Options) -> dict[str, object]:
+    """Each option in the type that the factory declares; pieces stay texts, as files hold them."""
+    label = factory.__name__
     return {
-        key: value if methods.is_record(value) else convert(value, annotation_of(factory, key), key, factory.__name__)
+        key: value if methods.is_piece_text(value) else convert(value, annotation_of(factory, key), key, label)
         for key, value in options.items()
     }

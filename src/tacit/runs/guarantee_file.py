@@ -49,5 +49,12 @@ def parse(content: bytes, file: Path) -> dict[Unit, AnyGuarantee]:
 def _guarantee(entry: _Entry, source: Source) -> AnyGuarantee:
     if entry.kind not in _KINDS:
         raise source.problem(f"Expected {source.label} to be one of {', '.join(_KINDS)}, got {entry.kind!r}.")
-    guarantee: AnyGuarantee = convert(entry.guarantee, _KINDS[entry.kind], source, strict=False)
+    fields = {name: value for name, value in entry.guarantee.items() if name != "full_rounds"}  # before 0.1.0
+    guarantee: AnyGuarantee = convert(fields, _KINDS[entry.kind], source, strict=False)
+    try:
+        str(guarantee)
+    except (ArithmeticError, TypeError, ValueError):  # such as an ε without its δ
+        raise source.problem(
+            f"Expected {source.label} to be one that can be stated, got fields that do not agree."
+        ) from None
     return guarantee

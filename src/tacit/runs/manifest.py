@@ -68,13 +68,14 @@ class TaskEntry:
         name: the task's name.
         args: the arguments of its factory; None if it was not made by name.
         clients: the number of clients.
-        samples: the number of training samples of all clients.
+        samples: the number of training samples of all clients; 0 where noise hides who they are, and so how many.
         parameters: the number of trainable parameters of the model.
         loss: the loss's `repr`.
         data: a digest of all samples, including held-out ones, and of who owns them, with the key of their owner
             (`data_key`).
         not_covered: what no guarantee of a run on the task covers, as sentences.
-        sizes: the number of records of every client, if a guarantee depends on it; otherwise empty.
+        sizes: the number of records of every client, if a guarantee depends on it and lists it, else 1; empty: no
+            records are protected.
         unit: what `sizes` count: records, or persons where the task assigns records to them.
         clients_per_person: the most clients at which one person has records, if known; otherwise 0.
         encoding: the digest of the encoding of its table, which is beside the manifest; empty: there is none.
@@ -96,8 +97,16 @@ class TaskEntry:
     model: TableModel | None = field(default=None, repr=False)
 
     @classmethod
-    def of(cls, task: Task, args: Options | None, parameters: int, *, sizes: bool = False) -> Self:
-        """The entry of a task."""
+    def of(
+        cls,
+        task: Task,
+        args: Options | None,
+        parameters: int,
+        *,
+        units: ClientUnits | None = None,
+        counted: bool = True,
+    ) -> Self:
+        """The entry of a task; `units`: the public ones within clients, if any are protected."""
         population = task.population
         others = [*(task.public or ()), *(task.test or ())]
         others += [each for each in (task.owners, population.persons) if each is not None]
@@ -105,16 +114,16 @@ class TaskEntry:
             name=task.name,
             args=args,
             clients=len(population),
-            samples=len(population.sample_indices),
+            samples=len(population.sample_indices) if counted else 0,
             parameters=parameters,
             loss=repr(task.loss),
             data=data_key.data_digest(
                 data_key.load(), population.x, population.y, population.sample_indices, population.offsets, *others
             ),
             not_covered=task.not_covered,
-            sizes=tuple(population.unit_sizes.tolist()) if sizes else (),
+            sizes=() if units is None else units.sizes,
             unit=population.unit,
-            clients_per_person=population.clients_per_person if sizes else 0,
+            clients_per_person=0 if units is None else units.clients,
             encoding="" if task.encoding is None else task.encoding.digest,
             model=task.model if isinstance(task.model, TableModel) else None,
         )
@@ -167,6 +176,10 @@ class Manifest:
         manifest = read_json(content, cls, source, version=MANIFEST_FORMAT)
         if not data_key.key_name(manifest.task.data):  # else, whoever knows all rows but one could test the last
             raise source.problem(f"Expected data of {source.label} to be a digest with a key, got another text.")
+        try:
+            manifest.method.canonical  # noqa: B018, which is computed here
+        except ValueError:
+            raise source.problem(f"Expected finite numbers in the method of {source.label}.") from None
         return manifest
 
     def check_versions(self, path: Path) -> None:
@@ -226,7 +239,7 @@ class Manifest:
 
 
 def versions() -> dict[str, str]:
-    """What else the last digits of a result depend on: versions of the software, and the type of CPU.
+    """Versions of the software and the type of CPU, on which the last digits of a result depend.
 
     Builds of the same version count as equal. The commit is that of a checkout; it is missing in an installed package.
     """

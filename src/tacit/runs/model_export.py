@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from tacit.core.discovery import need
-from tacit.core.schema import listed
+from tacit.core.schema import list_names
 from tacit.data import Task
 from tacit.data.adapted import Arguments, own_arguments, own_module
 from tacit.errors import ModelError, UserError
@@ -84,7 +84,7 @@ def as_onnx(model: ExportedModel) -> bytes:
     """The model in ONNX, for any number of samples."""
     need(["onnx", "onnxscript", "onnxruntime"], "onnx", "ONNX")
     example = model.made_from
-    with _explained("ONNX"):
+    with _explain_errors("ONNX"):
         program = torch.onnx.export(
             model.module,
             example.args,
@@ -105,7 +105,7 @@ def as_onnx(model: ExportedModel) -> bytes:
 def as_program(model: ExportedModel) -> bytes:
     """The model as a program of `torch.export`, for any number of samples; `torch.export.load` reads it."""
     example, content = model.made_from, io.BytesIO()
-    with _explained("torch.export"):
+    with _explain_errors("torch.export"):
         program = torch.export.export(model.module, example.args, example.kwargs, dynamic_shapes=_any_number(example))
         torch.export.save(program, content, extra_files={"caveat.txt": model.caveat} if model.caveat else None)
         content.seek(0)
@@ -125,7 +125,7 @@ FORMS: Mapping[str, Callable[[ExportedModel], bytes]] = {
 def form_of(path: Path) -> Callable[[ExportedModel], bytes]:
     """The writer of a file of this name."""
     if path.suffix not in FORMS:
-        raise UserError(f"Expected a file name that ends in one of {listed(FORMS)}, got {path.name}.")
+        raise UserError(f"Expected a file name that ends in one of {list_names(FORMS)}, got {path.name}.")
     return FORMS[path.suffix]
 
 
@@ -169,7 +169,7 @@ def _compare(model: ExportedModel, form: str, compute: Callable[[Arguments], Seq
     arguments = model.compared_on
     with torch.no_grad():
         expected = _tensors(pytree.tree_leaves(model.module(*arguments.args, **arguments.kwargs)))
-        with _explained(form):
+        with _explain_errors(form):
             actual = _tensors(compute(arguments))
     for own, other in zip(expected, actual, strict=len(expected) == len(actual)):
         scale = float(own.abs().max()) if own.numel() else 0.0
@@ -185,7 +185,7 @@ def _tensors(outputs: Sequence[object]) -> list[Tensor]:
 
 
 @contextmanager
-def _explained(form: str) -> Iterator[None]:
+def _explain_errors(form: str) -> Iterator[None]:
     """Inside this block, whatever a model's graph cannot hold is a `ModelError` that names it."""
     logging.disable(logging.WARNING)  # with the warnings, those of PyTorch about itself
     try:

@@ -8,7 +8,7 @@ from typing import Any
 from tacit.core import Budget
 from tacit.core.interfaces import Sampler
 from tacit.core.prices import Gaussian, Release, Unit, check_delta, check_rounds
-from tacit.errors import UserError, expect
+from tacit.errors import UserError, expect, positive, whole, within
 from tacit.pieces.samplers import Everyone, FixedSize, Growing, Poisson
 from tacit.privacy.accountants import MAX_FOUND_ROUNDS, Accountant, accountant_by_name
 from tacit.privacy.calibration import CohortSampling, check_noise
@@ -29,14 +29,14 @@ class NoiseQuestion:
         population: the number of clients.
         cohort: the (expected) number of clients per round.
         schedule: stages of rounds and cohort sizes.
-        unit: whose privacy is planned: client, record or person.
+        unit: whose privacy is protected: client, record or person.
         size: for records: how many the client has.
         batch: for records: how many a batch has on average.
         epochs: for records: passes over them, in all rounds together.
         steps: for records: local steps in all rounds together, instead of epochs.
         accountant: its name; None: the tight one, where it applies.
         adjacency: None: add-or-remove, and zero-out with dropouts.
-        dropouts: whether clients add noise in shares, and more than planned may drop out.
+        dropouts: whether clients add noise in shares, and more than tolerated may drop out.
     """
 
     delta: float
@@ -91,8 +91,8 @@ class NoiseQuestion:
 
     @property
     def _accountant_name(self) -> str:
-        """The tight accountant, except where it has no bound."""
-        loose = self.sampling == "fixed" and self._adjacency != "add-or-remove" and not self.dropouts
+        """The tight accountant, except where its bound is that of a client that is replaced."""
+        loose = self.sampling == "fixed" and self._adjacency == "zero-out" and not self.dropouts
         return self.accountant or ("rdp" if loose else "pld")
 
     @cached_property
@@ -101,7 +101,7 @@ class NoiseQuestion:
         if self.unit != "client":
             if self.epochs is None:
                 return self.steps
-            expect(0 < self.epochs < math.inf, f"epochs={self.epochs:g} > 0 and finite")
+            positive(epochs=self.epochs)
             size, batch = self._records
             return math.ceil(self.epochs * max(1, round(size / batch)))  # as DpSgd counts them
         if self.schedule and self.rounds is None and (self.epsilon is None or self.noise is None):
@@ -123,7 +123,8 @@ class NoiseQuestion:
         names = [name for name in ("epsilon", "noise") if getattr(self, name) is not None]
         names += ["rounds"] * (self._rounds is not None)
         third = "--rounds" if self.unit == "client" else "--epochs (or --steps)"
-        expect(len(names) == 2, f"two of --epsilon, --noise and {third}, got {' and '.join(names) or 'none of them'}")
+        got = "all three" if len(names) == 3 else ", ".join(f"--{name}" for name in names) or "none of them"
+        expect(len(names) == 2, f"two of --epsilon, --noise and {third}, got {got}")
         if self._rounds is not None:
             check_rounds(self._rounds, "rounds" if self.unit == "client" else "steps")
 
@@ -150,21 +151,21 @@ class NoiseQuestion:
         if self.rate is not None:
             expect(self.sampling == "poisson", "--population and --cohort for cohorts of fixed size, got --rate")
             expect(not (self.cohort or self.schedule), "either --rate or a cohort size, got both")
-            expect(0 < self.rate <= 1, f"rate={self.rate:g} in (0, 1]")
-            return self._sized(self.rate * (self.population or 1))
+            within("(0, 1]", rate=self.rate)
+            return self._make_sampler(self.rate * (self.population or 1))
         return self._of_population()
 
     def _of_population(self) -> Sampler:
         if self.population is None:
             raise UserError("Expected --rate, or --population with --cohort or --schedule.")
-        expect(self.population >= 1, f"population={self.population} >= 1")
+        whole(1, population=self.population)
         expect((self.cohort is None) != (self.schedule is None), "either --cohort or --schedule")
-        stages = [(rounds, self._sized(size)) for rounds, size in self.schedule or [(1, self.cohort or 0.0)]]
+        stages = [(rounds, self._make_sampler(size)) for rounds, size in self.schedule or [(1, self.cohort or 0.0)]]
         for _, sampler in stages:
             sampler.sampling(self.population, 0)  # refuses a cohort that exceeds the population
         return Growing(tuple(stages)) if self.schedule else stages[0][1]
 
-    def _sized(self, size: float) -> Poisson | FixedSize:
+    def _make_sampler(self, size: float) -> Poisson | FixedSize:
         if self.sampling == "poisson":
             return Poisson(size)
         expect(size == int(size), f"cohorts of fixed size={size:g} to be a whole number")

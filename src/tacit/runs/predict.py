@@ -15,13 +15,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from tacit.core.texts import cell
 from tacit.data import Encoding
 from tacit.data.tables import Table, original_texts, read_table
 from tacit.engine.layout import make_model
 from tacit.errors import DataError, RunError
 from tacit.runs.directory import read_encoding, read_manifest
 from tacit.runs.model_export import choose_model
-from tacit.runs.saved_model import load, read_tensors, rebuilt_task, tensors_of
+from tacit.runs.saved_model import load, read_tensors, rebuild_task, tensors_of
 
 _BATCH = 1 << 14  # rows that a model is given at a time
 NO_TABLE = "Its inputs are not the rows of a table: apply run.model to tensors, or tacit export the model."
@@ -35,7 +36,7 @@ class Predictions:
     Attributes:
         others: the columns of the table that are not inputs, such as ids, as they are written.
         predicted: by column, the predictions for each row.
-        remarks: what encoding lost of the table, as sentences.
+        remarks: information that encoding removed from the table, as sentences.
     """
 
     others: Mapping[str, Sequence[str]]
@@ -52,11 +53,12 @@ class Predictions:
         return len(next(iter(self.predicted.values())))
 
     def to_csv(self) -> str:
-        """The columns as CSV, with a header."""
+        """The columns as CSV, with a header; an apostrophe stands before a text that a spreadsheet would compute."""
         text, columns = io.StringIO(), self.columns
         writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(columns)
-        writer.writerows(zip(*columns.values(), strict=True))
+        writer.writerow(map(cell, columns))
+        shown = ([cell(each) if isinstance(each, str) else each for each in column] for column in columns.values())
+        writer.writerows(zip(*shown, strict=True))
         return text.getvalue()
 
 
@@ -101,7 +103,7 @@ def predict_from(run: Path, source: Any, number: int | None = None, *, trusted: 
     encoding, tensors, table = read_encoding(run, manifest), read_tensors(run), read_table(source)
     if manifest.task.model is None:
         instead = "Predict there, with run.predict(rows)."
-        module = make_model(rebuilt_task(run, manifest, instead, trusted=trusted), manifest.seed)
+        module = make_model(rebuild_task(run, manifest, instead, trusted=trusted), manifest.seed)
     else:
         module = manifest.task.model()
     models = max(len(tensors) // max(len(module.state_dict()), 1), 1)

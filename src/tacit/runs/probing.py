@@ -3,20 +3,24 @@
 | piece | tried |
 |---|---|
 | sampler | cohorts are drawn as `sampling` declares |
-| trainer | a client's row depends on no other client's data |
+| trainer | a client's row depends on no other client's data, and no further on one record than declared |
 | codec | a client's row depends on no other client's row |
 | mechanism | rows respect the bound, which does not depend on them; the noise of a sum is that of the price |
 | aggregator | it adds messages up, and one client changes the sum by at most `sensitivity` times its bound |
 | server | the same state and aggregate give the same model |
 
-Of a codec that is bounded for records (`bounded_for`) a row moves no further than the update; a mechanism that is does
-not read the data. A failed trial is a violation. A passed one proves nothing.
+Where records are protected, records and persons are hostile, too. A trainer whose rows are sums over records
+(`record_sum`) moves them by no more than twice its bound if one record, or all records of one person, are others. One
+with noise of its own (`record_price`) separates two such rows by no more than its price allows. If a codec is bounded
+for records (`bounded_for`), a row moves no further than the update; such a mechanism reads no data.
+
+A failed trial is a violation. A passed one proves nothing.
 """
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from math import sqrt
 
 import torch
@@ -35,19 +39,22 @@ from tacit.core import (
     State,
     View,
 )
-from tacit.core.composition import PIECES, lacking
+from tacit.core.composition import PIECES, missing_members
 from tacit.core.interfaces import Aggregator, Codec, Mechanism, Sampler, ServerUpdate, Trainer
-from tacit.core.prices import Release, Unit
+from tacit.core.prices import Release, Repeated, Unit
 from tacit.core.provenance import DECLARED, is_bounded_for
 from tacit.data import Population, Task
 from tacit.engine import rounds as simulate
 from tacit.engine.layout import Layout
 from tacit.engine.waves import AutoLearner, StackedClients
-from tacit.errors import UserError, WireError
+from tacit.errors import UserError, WireError, one_line
 from tacit.pieces.samplers import Everyone
 
 _CLIENTS, _SAMPLES, _INPUTS, _CLASSES = 6, 5, 4, 3
 _HOSTILE = (0.0, 1e-30, 1.0, -1.0, 1e6, 1e18)  # factors of rows and data
+_UNITS = (1.0, -1.0, 1e6, 1e18, None)  # factors of a record, or of those of a person; None: it is not a number
+_NAMES = ("negative", "a million times as large", "at the end of the number range", "not a number")
+_EXTREME = (1.0, 1e6)  # factors of two records of opposite sign
 _TOLERANCE = 1e-4
 _DRAWS = 40  # of noise, each of all coordinates
 SIGMAS = 5.0  # a correct piece fails a statistical trial with probability 6e-7
@@ -76,12 +83,12 @@ class Probe:
     def __str__(self) -> str:
         if self.passed:
             return f"{self.slot} {self.piece}: {self.tried} trials, no violation found. This proves nothing."
-        details = "".join(f"\n  {sentence}" for sentence in self.violations)
+        details = "".join(f"\n  {one_line(sentence)}" for sentence in self.violations)
         return f"{self.slot} {self.piece}: {len(self.violations)} of {self.tried} trials failed.{details}"
 
 
 def probe(piece: object) -> Probe:
-    """Try the laws behind guarantees on a custom piece.
+    """Test a custom piece against the laws behind guarantees.
 
     Args:
         piece: a sampler, trainer, codec, mechanism, aggregator or server. Parts of it, such as a clipping rule, are
@@ -94,17 +101,17 @@ def probe(piece: object) -> Probe:
         >>> print(probe(Mean()))
         aggregator Mean: 12 trials, no violation found. This proves nothing.
     """
-    slot = next((slot for slot in _TRIALS if not lacking(piece, PIECES[slot][0])), None)
+    slot = next((slot for slot in _TRIALS if not missing_members(piece, PIECES[slot][0])), None)
     if slot is None:
         raise UserError(
             f"Expected a sampler, trainer, codec, mechanism, aggregator or server, got {type(piece).__name__}. "
             "Make it a subclass of its Protocol in tacit.core.interfaces."
         )
-    return _tried(type(piece).__name__, slot, _TRIALS[slot](piece))
+    return _run_trials(type(piece).__name__, slot, _TRIALS[slot](piece))
 
 
 def probe_method(method: Method) -> tuple[Probe, ...]:
-    """Try the laws on a method's own pieces, and on the method as a whole: runs with seeded noise on a few clients.
+    """Test a method's custom pieces, and the method as a whole in runs with seeded noise on a few clients.
 
     Returns:
         One result for each piece that is not Tacit's own, except for a channel, which cannot be tried, and one for the
@@ -118,10 +125,10 @@ def probe_method(method: Method) -> tuple[Probe, ...]:
     calibrated = method.with_noise_multiplier(1.0)
     own = {part.slot for part in method.terms.own_parts}
     pieces = tuple(probe(getattr(calibrated, slot)) for slot in _TRIALS if slot in own)
-    return *pieces, _tried(method.name, "method", _try_method(calibrated))
+    return *pieces, _run_trials(method.name, "method", _try_method(calibrated))
 
 
-def _tried(name: str, slot: str, trials: Iterator[str]) -> Probe:
+def _run_trials(name: str, slot: str, trials: Iterator[str]) -> Probe:
     """The result of these trials; an exception of the piece is their last violation."""
     outcomes: list[str] = []
     try:
@@ -146,8 +153,10 @@ def _try_method(method: Method) -> Iterator[str]:
     yield "" if all(isinstance(value, Tensor) for value in memory.values()) else "State.memory holds more than tensors."
 
 
-def _module(width: int, *, bias: bool = True) -> nn.Module:
-    layers = nn.Linear(_INPUTS, width, bias=bias), nn.Tanh(), nn.Linear(width, _CLASSES, bias=bias)
+def _module(width: int, *, bias: bool = True, bounded: bool = True) -> nn.Module:
+    """A small network; where it is not `bounded`, gradients grow with the inputs."""
+    activation = nn.Tanh() if bounded else nn.ReLU()
+    layers = nn.Linear(_INPUTS, width, bias=bias), activation, nn.Linear(width, _CLASSES, bias=bias)
     return nn.Sequential(*layers)
 
 
@@ -167,7 +176,7 @@ def check_declared(method: Method) -> None:
 
 
 def _try_sampler(sampler: Sampler) -> Iterator[str]:
-    population, draws = _fitting_population(sampler), 600
+    population, draws = _smallest_population(sampler), 600
     declared = sampler.sampling(population, 0)
     cohorts = [sampler.cohort(population, 0, _key("cohort", draw)) for draw in range(draws)]
     sizes = torch.tensor([len(cohort) for cohort in cohorts], dtype=torch.float64)
@@ -185,8 +194,8 @@ def _try_sampler(sampler: Sampler) -> Iterator[str]:
     )
 
 
-def _fitting_population(sampler: Sampler) -> int:
-    """The smallest population that is tried and has room for its cohorts."""
+def _smallest_population(sampler: Sampler) -> int:
+    """The smallest trial population with room for the cohorts."""
     for population in (40, 400):
         with suppress(UserError):
             sampler.sampling(population, 0)
@@ -195,6 +204,7 @@ def _fitting_population(sampler: Sampler) -> int:
 
 
 def _try_trainer(trainer: Trainer) -> Iterator[str]:
+    trainer = trainer.with_noise_multiplier(1.0)
     honest = _rows(trainer, _population())
     for client in range(_CLIENTS):
         alone = _rows(trainer, _population(), [client])[0]
@@ -202,17 +212,101 @@ def _try_trainer(trainer: Trainer) -> Iterator[str]:
     for factor in _HOSTILE:
         others = _rows(trainer, _population(hostile=factor))[1:]
         yield "" if _close(others, honest[1:]) else "A client's row depends on another client's data."
+    units = (Unit.RECORD, Unit.PERSON) if trainer.draws_persons else (Unit.RECORD,)
+    for unit in units:
+        if trainer.record_sum is not None:
+            yield from _try_record_sum(trainer, trainer.record_sum.bound, unit)
+    price = trainer.record_price(1)
+    if isinstance(price, Repeated):
+        yield from (_try_record_noise(trainer, price, factor) for factor in _EXTREME)
 
 
-def _rows(trainer: Trainer, population: Population, clients: list[int] | None = None) -> Tensor:
-    torch.manual_seed(0)
-    module = _module(5)
+def _try_record_sum(trainer: Trainer, bound: float, unit: Unit) -> Iterator[str]:
+    """Whether one record or person moves the row of its client by more than it may, if it becomes another."""
+    rows = [_row(trainer, _with_hostile_unit(factor, unit), draw) for draw in (0, 1) for factor in _UNITS]
+    for draw in (rows[: len(_UNITS)], rows[len(_UNITS) :]):
+        for number, row in enumerate(draw[1:]):
+            moved = float((row - draw[0]).norm())
+            within = moved <= 2 * bound * (1 + _TOLERANCE)  # false for NaN
+            yield (
+                ""
+                if within
+                else f"One {unit} that is {_NAMES[number]} moves the row of its client by {moved:.3g}, but it may by "
+                f"{2 * bound:.3g}, twice the declared bound."
+            )
+
+
+def _try_record_noise(trainer: Trainer, price: Repeated, factor: float) -> str:
+    """Whether rows with two versions of a record are further apart than the price declares, for their noise.
+
+    The direction of the difference is found on half of the draws, and their distance measured on the others.
+    """
+    one, other = (
+        torch.stack([_row(trainer, _one_record(each), draw) for draw in range(_DRAWS)]) for each in (factor, -factor)
+    )
+    half = _DRAWS // 2
+    direction = one[:half].mean(0) - other[:half].mean(0)
+    scores = [side[half:] @ direction for side in (one, other)]
+    apart, spread = float(scores[0].mean() - scores[1].mean()), float(torch.stack([s.std() for s in scores]).mean())
+    declared = 2 * sqrt(2 * price.release.loss.rho * price.times)  # of two records, each within the bound
+    slack = 1 + SIGMAS / sqrt(2 * _DRAWS)
+    if apart <= slack * declared * spread + SIGMAS * spread * sqrt(2 / half):
+        return ""
+    return (
+        f"Its rows with two hostile records are {apart / max(spread, 1e-300):.3g} standard deviations of their noise "
+        f"apart, but its price allows {declared:.3g}: noise is missing, or records are not clipped."
+    )
+
+
+def _one_record(factor: float) -> Population:
+    """Clients, the first of which has a single record, which is in all of its batches."""
+    clients = [(x[:1] * factor, y[:1]) if number == 0 else (x, y) for number, (x, y) in enumerate(_population())]
+    return Population.of(clients)
+
+
+def _with_hostile_unit(factor: float | None, unit: Unit) -> Population:
+    """Clients, one of which has a hostile record, or a person with several such records; None: not a number."""
+    clients = _population()
+    count = 1 if unit is Unit.RECORD else 2
+    x, y = clients.x.clone(), clients.y.clone()
+    x[:count] *= torch.nan if factor is None else factor
+    y[:count] = (y[:count] + (factor != 1.0)) % _CLASSES
+    changed = replace(clients, x=x, y=y)
+    if unit is Unit.RECORD:
+        return changed
+    ids = [[0, 0, *range(1, _SAMPLES - 1)] for _ in range(_CLIENTS)]
+    return changed.with_persons([[f"{client} {each}" for each in own] for client, own in enumerate(ids)])
+
+
+@cache
+def _learner(*, bounded: bool) -> AutoLearner:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return AutoLearner(_module(5, bounded=bounded), CrossEntropy())
+
+
+def _row(trainer: Trainer, population: Population, draw: int) -> Tensor:
+    """The row of the first client, trained on a model whose gradients grow with the inputs."""
+    return _rows(trainer, population, [0], draw, bounded=False)[0].double()
+
+
+def _rows(
+    trainer: Trainer,
+    population: Population,
+    clients: list[int] | None = None,
+    draw: int = 0,
+    *,
+    bounded: bool = True,
+) -> Tensor:
+    learner = _learner(bounded=bounded)
     numbers = torch.arange(_CLIENTS) if clients is None else torch.tensor(clients)
-    wave = StackedClients(numbers, population, AutoLearner(module, CrossEntropy()))
-    weights = Layout.of(module).flatten(module)
+    wave = StackedClients(numbers, population, learner)
+    length = trainer.state_length
+    flat = learner.layout.flatten(learner.model)
+    weights = flat if length is None else torch.zeros(length, dtype=torch.float64)
     mask = torch.arange(0, len(weights), 2) if trainer.masked else None
     view = View(torch.stack([weights, weights + 0.1]) if trainer.chooses else weights, {}, mask)
-    return trainer.train(view, wave, _now()).dense()
+    return trainer.train(view, wave, _now(draw)).dense()
 
 
 def _population(hostile: float | None = None) -> Population:
@@ -260,14 +354,14 @@ def _try_mechanism(mechanism: Mechanism) -> Iterator[str]:
     for factor in _HOSTILE:
         rows = torch.randn(_CLIENTS, state.dim, generator=torch.Generator().manual_seed(4))
         rows[0] *= factor
-        yield from _bounded(mechanism, state, rows)
+        yield from _try_bound(mechanism, state, rows)
     if is_bounded_for(mechanism, Unit.RECORD):
-        yield _reading_violation(mechanism, state)
+        yield _data_violation(mechanism, state)
     if price is not None:
         yield _noise_violation(mechanism, state, price.release)
 
 
-def _reading_violation(mechanism: Mechanism, state: State) -> str:
+def _data_violation(mechanism: Mechanism, state: State) -> str:
     """Whether messages with the same rows depend on the clients' data."""
     state = replace(state, weights=torch.randn(state.dim, generator=torch.Generator().manual_seed(7)))
     sent = (_before_sum(mechanism, state, torch.zeros(_CLIENTS, state.dim), hostile=each) for each in (None, 1e6))
@@ -275,7 +369,7 @@ def _reading_violation(mechanism: Mechanism, state: State) -> str:
     return "" if torch.equal(one, other) else "It is declared to be bounded for records, but reads their data."
 
 
-def _bounded(mechanism: Mechanism, state: State, rows: Tensor) -> Iterator[str]:
+def _try_bound(mechanism: Mechanism, state: State, rows: Tensor) -> Iterator[str]:
     bounded, calm = _before_sum(mechanism, state, rows), _before_sum(mechanism, state, torch.zeros_like(rows))
     lengths = _size(bounded.messages.rows.dense() - calm.messages.rows.dense(), bounded.bound)
     record, row = mechanism.record_bound, mechanism.row_bound
@@ -332,14 +426,14 @@ def _try_aggregator(aggregator: Aggregator) -> Iterator[str]:
     for factor in _HOSTILE:
         rows = torch.nn.functional.normalize(torch.randn(_CLIENTS, 7, generator=torch.Generator().manual_seed(5)))
         rows[0] *= min(abs(factor), 1.0) * (-1 if factor < 0 else 1)
-        whole, rest, one = (_combined(aggregator, part, state) for part in (rows, rows[1:], rows[:1]))
+        whole, rest, one = (_combine(aggregator, part, state) for part in (rows, rows[1:], rows[:1]))
         yield "" if _close(whole, rest + one) else "It does not add messages up: the sum of two waves is another sum."
         change = float((whole - rest).norm())
         within = change <= declared * (1 + _TOLERANCE)
         yield "" if within else f"One client changes the sum by {change:.3g} times its bound; {declared:g} is declared."
 
 
-def _combined(aggregator: Aggregator, rows: Tensor, state: State) -> Tensor:
+def _combine(aggregator: Aggregator, rows: Tensor, state: State) -> Tensor:
     messages = Messages(torch.arange(len(rows)), DenseRows(rows), torch.ones(len(rows), dtype=torch.int64))
     return aggregator.combine(BoundedMessages(messages, Bound((1.0,))), state).total.double()
 

@@ -12,11 +12,11 @@ from tacit.core import Report
 from tacit.core.serialization import Source
 
 
-def shortened(numbers: Sequence[int]) -> list[int]:
+def shorten(numbers: Sequence[int]) -> list[int]:
     """The numbers, with how often they occur in a row.
 
     Example:
-        >>> shortened([7, 7, 7, 5]), shortened([])
+        >>> shorten([7, 7, 7, 5]), shorten([])
         ([7, -3, 5], [])
     """
     short = []
@@ -28,11 +28,11 @@ def shortened(numbers: Sequence[int]) -> list[int]:
 
 def with_all_bytes(report: Report, source: Source) -> Report:
     """The report with a number for every client; raises the source's error if there are more or fewer."""
-    up, down = (_repeated(numbers, len(report.clients), source) for numbers in (report.up, report.down))
+    up, down = (_repeat(numbers, len(report.clients), source) for numbers in (report.up, report.down))
     return replace(report, up=up, down=down)
 
 
-def _repeated(numbers: tuple[int, ...], clients: int, source: Source) -> tuple[int, ...]:
+def _repeat(numbers: tuple[int, ...], clients: int, source: Source) -> tuple[int, ...]:
     if all(number >= 0 for number in numbers):
         return numbers
     pairs = [(n, -following if following < 0 else 1) for n, following in zip(numbers, (*numbers[1:], 0), strict=True)]

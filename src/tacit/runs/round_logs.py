@@ -18,12 +18,13 @@ from pathlib import Path
 from typing import Protocol, Self, runtime_checkable
 
 from tacit.core import Report
-from tacit.errors import expect
+from tacit.core.texts import cell, word
+from tacit.errors import expect, one_line
 from tacit.runs.directory import read_manifest
 from tacit.runs.manifest import Manifest
 from tacit.runs.run import Run
 
-_LONGEST = 500  # characters of a parameter
+MAX_PARAMETER = 400  # characters
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,11 +58,11 @@ class LogHeader:
         parameters |= {f"method.{key}": value for key, value in (method.args or {}).items()}
         location = secrets.token_hex() if directory is None else str(directory.resolve())
         return cls(
-            name=f"{method.name}-{task.name}-{manifest.seed}" if directory is None else directory.resolve().name,
+            name=word(f"{method.name}-{task.name}-{manifest.seed}" if directory is None else directory.resolve().name),
             identity=blake2b(f"{manifest.run} {location}".encode(), digest_size=16).hexdigest(),
             directory=directory,
-            parameters={key: str(value)[:_LONGEST] for key, value in parameters.items()},
-            caveat=manifest.caveat,
+            parameters={word(key): one_line(value, MAX_PARAMETER) for key, value in parameters.items()},
+            caveat=one_line(manifest.caveat),
         )
 
 
@@ -122,11 +123,14 @@ def rounds_csv(reports: Sequence[Report], caveat: str = "") -> bytes:
     table = csv.writer(text, lineterminator="\n")
     epsilons = dict.fromkeys(f"epsilon_{unit}" for report in reports for unit in report.epsilons)
     names = ["cohort", "delivered", "up", "down", *epsilons, "leakage", "seconds"]
-    table.writerow(["round", *names, *metrics, *(f"seconds_{name}" for name in parts), *["caveat"] * bool(caveat)])
+    titles = ["round", *names, *metrics, *(f"seconds_{name}" for name in parts), *["caveat"] * bool(caveat)]
+    table.writerow(cell(word(each)) for each in titles)
     for report in reports:
         values = columns(report)
         figures = [*map(values.get, names), *map(report.metrics.get, metrics), *map(report.timings.get, parts)]
-        table.writerow([report.round, *("" if each is None else each for each in figures), *filter(None, [caveat])])
+        table.writerow(
+            [report.round, *("" if each is None else each for each in figures), *filter(None, [cell(one_line(caveat))])]
+        )
     return text.getvalue().encode()
 
 
@@ -144,12 +148,12 @@ def scalars(report: Report) -> dict[str, float]:
     figures = {name: value for name, value in columns(report).items() if value is not None}
     return {
         **{f"{_GROUPS.get(name, 'privacy')}/{name}": value for name, value in figures.items()},
-        **{f"metrics/{name}": value for name, value in report.metrics.items()},
-        **{f"time/{name}": value for name, value in report.timings.items()},
+        **{f"metrics/{word(name)}": value for name, value in report.metrics.items()},
+        **{f"time/{word(name)}": value for name, value in report.timings.items()},
     }
 
 
-def logged(steps: Generator[Run], logs: Sequence[RoundLog], directory: Path | None) -> Generator[Run]:
+def log_rounds(steps: Generator[Run], logs: Sequence[RoundLog], directory: Path | None) -> Generator[Run]:
     """The same steps of a run, with every round written to these logs.
 
     Raises:
@@ -159,10 +163,10 @@ def logged(steps: Generator[Run], logs: Sequence[RoundLog], directory: Path | No
         expect(isinstance(log, RoundLog), f"a log such as tacit.TensorBoardLog(), got {log!r}")
         log.validate(directory)
     followers = [_Follower(log) for log in logs]
-    return _followed(steps, followers) if followers else steps
+    return _follow(steps, followers) if followers else steps
 
 
-def _followed(steps: Generator[Run], followers: "Sequence[_Follower]") -> Generator[Run]:
+def _follow(steps: Generator[Run], followers: "Sequence[_Follower]") -> Generator[Run]:
     latest: Run | None = None
     with closing(steps):
         try:
@@ -214,7 +218,7 @@ class _Follower:
         try:
             yield
         except Exception as error:
-            text = next(iter(str(error).splitlines()), "")
+            text = one_line(next(iter(str(error).splitlines()), ""))
             reason = f"{type(error).__name__}: {text}" if text else type(error).__name__
             if run is not None:
                 self._warn(run, reason)

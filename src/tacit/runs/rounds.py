@@ -1,4 +1,4 @@
-"""The loop over charged rounds: `rounds` yields them to its caller, and `train` records them.
+"""The loop over charged rounds: `rounds` yields them to its caller, and `train` writes them.
 
 Reserve, compute, settle, release: every round is charged before any of its noise is drawn, and a budget ends the loop
 before the round that would exceed it. The source of the rounds is a parameter (`RoundSource`): the engine's simulation,
@@ -21,6 +21,7 @@ from tacit.core.worker_choice import Waves, Workers
 from tacit.data import Task
 from tacit.engine.simulation import draw
 from tacit.errors import BudgetError, TooFewClientsError, TrainingError, UserError
+from tacit.runs.data_key import client_identities
 from tacit.runs.manifest import Manifest
 from tacit.runs.run import Run, RunSpec
 
@@ -29,9 +30,6 @@ if TYPE_CHECKING:
     from tacit.privacy.charging import Charges
     from tacit.privacy.ledger import Ledger
     from tacit.privacy.ledger_head import LedgerHead
-
-
-NO_LIMIT = 1e9  # the ε of a ledger without a budget
 
 
 class RoundSource(Protocol):
@@ -129,7 +127,7 @@ def rounds(
 
 
 def _states(spec: RunSpec, source: RoundSource, ledger: Path | None) -> Generator[tuple[State, Report]]:
-    with closing(unrecorded(spec, source, ledger)) as runs:
+    with closing(run_without_files(spec, source, ledger)) as runs:
         next(runs)  # the run as it starts
         for run in runs:
             if run.diverged:  # the last state was yielded before
@@ -137,20 +135,20 @@ def _states(spec: RunSpec, source: RoundSource, ledger: Path | None) -> Generato
             yield run.state, run.history[-1]
 
 
-def unrecorded(spec: RunSpec, source: RoundSource, ledger: Path | None) -> Generator[Run]:
+def run_without_files(spec: RunSpec, source: RoundSource, ledger: Path | None) -> Generator[Run]:
     """A run without files: as it starts, and after every round."""
     run, ratchet = Run.begin(spec, spec.simulation.initial_state), new_ratchet(spec)
-    name = "" if ledger is None else keyed_manifest(spec, ratchet).run
+    name = "" if ledger is None else make_manifest(spec, ratchet).run
     with open_charges(run, ledger, name) as begun:
-        yield from charged_rounds(begun, source, source.keys(ratchet))
+        yield from play_rounds(begun, source, source.keys(ratchet))
 
 
-def charged_rounds(run: Run, source: RoundSource, keys: KeySource) -> Generator[Run]:
+def play_rounds(run: Run, source: RoundSource, keys: KeySource) -> Generator[Run]:
     """The run as it starts, and after every remaining round; each attempt at one is charged before it is played."""
     yield run
     while not run.ended:
         try:
-            yield from _charged(run, source, keys)
+            yield from _play(run, source, keys)
             return
         except _FailedAttemptError as problem:
             again = source.retry()
@@ -159,7 +157,7 @@ def charged_rounds(run: Run, source: RoundSource, keys: KeySource) -> Generator[
             run, keys = problem.run, again
 
 
-def _charged(run: Run, source: RoundSource, keys: KeySource) -> Generator[Run]:
+def _play(run: Run, source: RoundSource, keys: KeySource) -> Generator[Run]:
     """The run after every remaining round, until an attempt at one fails."""
     with closing(source.rounds(run.state, run.rounds, keys)) as steps:
         while not run.ended:
@@ -175,7 +173,7 @@ def _charged(run: Run, source: RoundSource, keys: KeySource) -> Generator[Run]:
 
 def _step(run: Run, steps: Generator[tuple[State, Report]], keys: KeySource) -> Run:
     """Reserve the round's charge, play the round, settle the charge by who took part, and release the model."""
-    reserved = _reserved(run, keys) if run.charges else run
+    reserved = _reserve(run, keys) if run.charges else run
     try:
         state, report = next(steps)
     except TooFewClientsError as reason:
@@ -193,7 +191,7 @@ def _step(run: Run, steps: Generator[tuple[State, Report]], keys: KeySource) -> 
     return _after(settled, state, report)
 
 
-def _reserved(run: Run, keys: KeySource) -> Run:
+def _reserve(run: Run, keys: KeySource) -> Run:
     """The run with its next round reserved; within clients, for its cohort, which the server's key decides.
 
     Where an enclave draws the cohort, all clients are charged: its choice is not known in advance.
@@ -257,21 +255,33 @@ def open_charges(
     if ledger is None:
         yield _begin(run)
         return
+    unproved = [price.reason for price in method.terms.prices.values() if price.accounted and price.reason]
+    if unproved and limit is None:
+        raise UserError(
+            f"Expected no ledger of several runs for {method.name}: {unproved[0]}. What is not proved would count in "
+            "the ε of all runs together, as if it were."
+        )
     from tacit.privacy.ledger import Ledger
 
     with Ledger.open(ledger, *(() if ledger.exists() else _terms(run.spec, limit))) as open_ledger:
         for file, head in noted:
             if head.ledger == open_ledger.head.ledger:
                 open_ledger.check_continues(head, file)
-        yield _begin(run, open_ledger, name)
+        yield _begin(run, open_ledger, name, shared=limit is None)
 
 
-def _begin(run: Run, ledger: "Ledger | None" = None, name: str = "") -> Run:
-    """The run with the charges of its rounds so far, for every unit that is accounted for."""
+def _begin(run: Run, ledger: "Ledger | None" = None, name: str = "", *, shared: bool = False) -> Run:
+    """The run with the charges of its rounds so far, for every unit that is accounted for.
+
+    On a ledger of several runs, clients are known by the identities of their data.
+    """
     from tacit.privacy.charging import begin_charges
 
     method, population = run.spec.method, run.spec.task.population
-    within = population.client_units if Unit.RECORD in method.terms.accounted else None
+    units = population.client_units if Unit.RECORD in method.terms.accounted else None
+    within = None if units is None else method.terms.public_units(units)
+    if within is not None and shared:
+        within = replace(within, identities=client_identities(population))
     return replace(run, charges=begin_charges(method, len(population), within, run.history, ledger, name))
 
 
@@ -290,6 +300,6 @@ def new_ratchet(spec: RunSpec) -> Ratchet | None:
     return Ratchet.fresh() if spec.randomness == "secret" else None
 
 
-def keyed_manifest(spec: RunSpec, ratchet: Ratchet | None) -> Manifest:
+def make_manifest(spec: RunSpec, ratchet: Ratchet | None) -> Manifest:
     """The manifest of a new run, which names the run's secret key."""
     return spec.manifest if ratchet is None else replace(spec.manifest, key=ratchet.key.digest)

@@ -1,4 +1,4 @@
-"""A run as records: the spec, with everything that determines its result, and the run so far."""
+"""A run as values: the spec, with everything that determines its result, and the run so far."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,17 +14,17 @@ from tacit.core import Method, Randomness, Report, State, files
 from tacit.core.keys import RANDOMNESS
 from tacit.core.prices import ClientUnits, Unit
 from tacit.core.schema import Options
-from tacit.core.state import final_weights, out_of_patience
+from tacit.core.state import MAX_DROPPED, count_dropped, final_weights, out_of_patience
 from tacit.core.worker_choice import Waves
 from tacit.data import Samples, Task
 from tacit.data.adapted import own_module
 from tacit.engine import Simulation
-from tacit.errors import CompositionError, UserError, expect
+from tacit.errors import CompositionError, UserError, expect, one_of, whole
 from tacit.privacy.guarantee import AnyGuarantee, Guarantee
 from tacit.privacy.leakage import LeakageAccounting
 from tacit.privacy.ledger_head import LedgerUse
 from tacit.runs.bandwidth import Bandwidth, Savings
-from tacit.runs.fitting import fit_defaults
+from tacit.runs.fitting import describe_descent, fit_defaults, fit_task
 from tacit.runs.manifest import Manifest, MethodEntry, TaskEntry, versions
 from tacit.runs.model_export import ExportedModel, choose_model, encoding_beside, form_of
 from tacit.runs.predict import predict_rows
@@ -72,8 +72,8 @@ class RunSpec:
         advice = 'Give it a model and data, or make one by name: tacit.tasks.make_task("digits").'
         expect(isinstance(self.task, Task), f"a Task, got {_brief(self.task)}", advice)
         expect(isinstance(self.seed, Integral), f"seed={_brief(self.seed)} to be a whole number")
-        expect(self.evaluate_every >= 1, f"evaluate_every={self.evaluate_every} >= 1")
-        expect(self.randomness in RANDOMNESS, f"randomness={self.randomness!r} in {', '.join(RANDOMNESS)}")
+        whole(1, evaluate_every=self.evaluate_every)
+        one_of(RANDOMNESS, randomness=self.randomness)
         _check_device(self.device)
         if self.method.patience is not None and self.task.test is None:
             raise UserError(
@@ -83,7 +83,9 @@ class RunSpec:
         check_declared(self.method)
         check_records(self.method, self.task)
         _check_budget(self.method)
-        method, population = fit_defaults(self.method, self.task), self.task.population
+        task = fit_task(self.method, self.task)
+        method, population = fit_defaults(self.method, task), task.population
+        object.__setattr__(self, "task", replace(task, notes=(*task.notes, *describe_descent(method))))
         within = population.client_units if any(unit.within_client for unit in method.terms.uncalibrated) else None
         object.__setattr__(self, "method", calibrate_method(method, len(population), within))
 
@@ -95,6 +97,7 @@ class RunSpec:
     @cached_property
     def manifest(self) -> Manifest:
         """The spec as it is written to the run's directory; computed once, because it includes a digest of all data."""
+        terms = self.method.terms
         return Manifest(
             method=MethodEntry(
                 name=self.method.name,
@@ -103,7 +106,11 @@ class RunSpec:
                 nominal=dict(self.method.terms.prices[Unit.CLIENT].figures),
             ),
             task=TaskEntry.of(
-                self.task, self.task_args, self.simulation.layout.dim, sizes=self.method.terms.protects_records
+                self.task,
+                self.task_args,
+                self.simulation.layout.dim,
+                units=terms.public_units(self.task.population.client_units) if terms.protects_records else None,
+                counted=not terms.adds_noise,
             ),
             seed=self.seed,
             device=self.device,
@@ -296,7 +303,9 @@ class Run:
     def sparsity(self) -> Mapping[str, "Sparsity"]:
         """Every pruned layer by its name: what clients send of it, and what the model has."""
         parameters = dict(self.models[0].named_parameters())
-        kept = self.spec.method.trainer.kept(tuple(tuple(parameter.shape) for parameter in parameters.values()))
+        kept = self.spec.method.trainer.weight_counts(
+            tuple(tuple(parameter.shape) for parameter in parameters.values())
+        )
         if not kept:
             return {}
         return {
@@ -311,10 +320,15 @@ class Run:
         return final_metrics(self.spec.method, self.history)
 
     @property
+    def disrupted(self) -> bool:
+        """Whether the sums of several rounds in a row were longer than honest clients can make them."""
+        return count_dropped(self.state) >= MAX_DROPPED
+
+    @property
     def ended(self) -> bool:
-        """Whether no round is left: all were played, patience ran out, it diverged, or every client would decline."""
+        """Whether no round is left: all were played, patience ran out, it diverged, was disrupted, or all decline."""
         played = self.state.round >= self.rounds or out_of_patience(self.spec.method.patience, self.state)
-        return played or self.diverged or (self.leakage is not None and self.leakage.exhausted)
+        return played or self.diverged or self.disrupted or (self.leakage is not None and self.leakage.exhausted)
 
     @property
     def seconds(self) -> float:
@@ -394,14 +408,14 @@ def guarantees_of(
     def guarantee(unit: Unit) -> AnyGuarantee:
         if leakage is not None and not unit.within_client:
             leakage_guarantee = leakage.guarantee(early_stopping=method.patience is not None)
-            return leakage_guarantee.excluding(*not_covered)
+            return leakage_guarantee.with_limits(*not_covered)
         if unit in charges:
             host = "" if unit.within_client else _host_of_enclave(method, len(charges[unit].units.sizes))
-            return charges[unit].guarantee(history).excluding(*not_covered, host)
+            return charges[unit].guarantee(history).with_limits(*not_covered, host)
         reason = method.terms.prices[Unit.RECORD if unit.within_client else unit].reason
         return Guarantee.none(reason or "nothing was charged", len(history), unit)
 
-    return {unit: guarantee(unit).excluding(*reversed(caveats)) for unit in method.terms.units_with(within)}
+    return {unit: guarantee(unit).with_limits(*reversed(caveats)) for unit in method.terms.units_with(within)}
 
 
 def _host_of_enclave(method: Method, population: int) -> str:

@@ -1,6 +1,7 @@
 """The trained model of a run, from its directory: its tensors, and the module that they belong to."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import safetensors.torch
@@ -34,7 +35,7 @@ def tensors_of(tensors: Mapping[str, Tensor], number: int, models: int) -> dict[
     return {name.removeprefix(prefix): each for name, each in tensors.items() if name.startswith(prefix)}
 
 
-def rebuilt_task(run: Path, manifest: Manifest, instead: str, *, trusted: bool) -> Task:
+def rebuild_task(run: Path, manifest: Manifest, instead: str, *, trusted: bool) -> Task:
     """The task of a run, built as the run built it.
 
     Args:
@@ -47,7 +48,8 @@ def rebuilt_task(run: Path, manifest: Manifest, instead: str, *, trusted: bool) 
         raise RunError(f"The run in {run} was started from Python, so that its model cannot be built here. {instead}")
     named_in = str(run / MANIFEST)
     experiment = Experiment(method="", task=manifest.task.name, task_args=manifest.task.args, named_in=named_in)
-    return experiment.trusting(trusted).build_task()
+    task = experiment.with_trust(trusted).build_task()
+    return task if manifest.task.model is None else replace(task, model=manifest.task.model)
 
 
 def load(module: nn.Module, tensors: Mapping[str, Tensor], run: Path) -> None:

@@ -1,4 +1,4 @@
-"""Training with files: the charged rounds of a run, each recorded in its directory, and a `Run` after every round.
+"""Training with files: the charged rounds of a run, each written to its directory, and a `Run` after every round.
 
 `train` returns the last one; the command shows each of them as it comes.
 """
@@ -12,20 +12,20 @@ import torch
 from torch import nn
 
 from tacit.core import Method, Randomness, Report, State, files
+from tacit.core.prices import NO_LIMIT
 from tacit.core.worker_choice import Waves, Workers
 from tacit.data import Task
 from tacit.errors import RunError, StorageError, UserError, expect
 from tacit.runs.directory import TABLE, RunDirectory
-from tacit.runs.round_logs import RoundLog, logged, rounds_csv
+from tacit.runs.round_logs import RoundLog, log_rounds, rounds_csv
 from tacit.runs.rounds import (
-    NO_LIMIT,
     RoundSource,
     Simulated,
-    charged_rounds,
-    keyed_manifest,
+    make_manifest,
     new_ratchet,
     open_charges,
-    unrecorded,
+    play_rounds,
+    run_without_files,
 )
 from tacit.runs.run import Run, RunSpec
 
@@ -92,7 +92,7 @@ def train(
     )
     directory, shared = (None if path is None else Path(path) for path in (out, ledger))
     follower = follow(spec, workers=workers, out=directory, resume=resume, ledger=shared)
-    with closing(logged(follower, logs, directory)) as steps:
+    with closing(log_rounds(follower, logs, directory)) as steps:
         if on_round is None:
             (run,) = deque(steps, maxlen=1)
             return run
@@ -133,29 +133,29 @@ def follow(
     if out is None:
         if resume:
             raise UserError("Expected the directory of the run to resume. Give it as out.")
-        yield from unrecorded(spec, source, ledger)
+        yield from run_without_files(spec, source, ledger)
         return
     if resume:
         directory = RunDirectory.open(out)
     else:
         ratchet = new_ratchet(spec)
-        directory = RunDirectory.create(out, keyed_manifest(spec, ratchet), ratchet, spec.task.encoding)
+        directory = RunDirectory.create(out, make_manifest(spec, ratchet), ratchet, spec.task.encoding)
     with closing(directory):
         directory.manifest.check_same(spec.manifest, out)
-        yield from _recorded(spec, directory, source, ledger)
+        yield from _write_rounds(spec, directory, source, ledger)
 
 
-def _recorded(spec: RunSpec, directory: RunDirectory, source: RoundSource, ledger: Path | None) -> Generator[Run]:
-    """The same, with every round recorded in the directory."""
+def _write_rounds(spec: RunSpec, directory: RunDirectory, source: RoundSource, ledger: Path | None) -> Generator[Run]:
+    """The same, with every round written to the directory."""
     run = Run.begin(spec, _start(spec, directory), directory.history, directory.path)
     try:
         own = directory.ledger_for(spec.method, repeats=source.checkpoints_every_round)
         name, limit = directory.manifest.run, NO_LIMIT if ledger is None else None
-        with open_charges(run, ledger or own, name, directory.noted_heads(), limit) as begun:
+        with open_charges(run, ledger or own, name, directory.ledger_heads(), limit) as begun:
             run = begun
             directory.note(run.charged_ledger)
             directory.every_round = source.checkpoints_every_round
-            for step in charged_rounds(run, source, source.keys(directory.ratchet)):
+            for step in play_rounds(run, source, source.keys(directory.ratchet)):
                 if step.state is not run.state:
                     directory.record(step.state, step.history[-1])
                 run = step  # only now: a state is written only after the round that led to it

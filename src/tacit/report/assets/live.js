@@ -7,9 +7,9 @@
     { key: "seed", name: "seed", number: true }, { key: "status", name: "status" },
     { key: "rounds", name: "rounds", number: true, text: (row) => (row.planned ? `${row.rounds} of ${row.planned}` : row.rounds) },
     { key: "epsilon", name: "ε", number: true, text: (row) => tacit.number(row.epsilon) + (row.epsilon === null || row.unit === "client" ? "" : ` (${row.unit})`) },
-    { key: "up", name: "up", number: true, text: (row) => tacit.bytes(row.up) },
-    { key: "down", name: "down", number: true, text: (row) => tacit.bytes(row.down) },
-    { key: "seconds", name: "seconds", number: true, text: (row) => row.seconds.toFixed(1) },
+    { key: "up", name: "up", number: true, text: (row) => (row.up === null ? null : tacit.bytes(row.up)) },
+    { key: "down", name: "down", number: true, text: (row) => (row.down === null ? null : tacit.bytes(row.down)) },
+    { key: "seconds", name: "seconds", number: true, text: (row) => (row.seconds === null ? null : row.seconds.toFixed(1)) },
   ];
   const sort = { key: "run", down: false };
   const place = (id) => document.getElementById(id);
@@ -25,13 +25,14 @@
     return made;
   };
 
-  const value = (row, column) => (column.metric ? row.metrics[column.key] : row[column.key]);
+  const metric = (row, key) => (Object.hasOwn(row.metrics, key) ? row.metrics[key] : null); // "constructor" may be one
+  const value = (row, column) => (column.metric ? metric(row, column.key) : row[column.key]);
 
   function shownColumns() {
     const metrics = new Set();
     for (const row of runs.values()) for (const name of Object.keys(row.metrics)) metrics.add(name);
     const found = [...metrics].slice(0, 4).map((key) => (
-      { key, name: key.replaceAll("_", " "), number: true, metric: true, text: (row) => tacit.number(row.metrics[key]) }));
+      { key, name: key.replaceAll("_", " "), number: true, metric: true, text: (row) => tacit.number(metric(row, key)) }));
     return [...columns.slice(0, 6), ...found, ...columns.slice(6)];
   }
 
@@ -158,7 +159,7 @@
     for (const [name, row] of Object.entries(news.runs)) runs.set(name, row);
     complete = news.complete;
     soon();
-    if (chosen !== null && chosen in news.runs) update();
+    if (chosen !== null && Object.hasOwn(news.runs, chosen)) update();
   }
 
   place("filter").addEventListener("input", soon);
