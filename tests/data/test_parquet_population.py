@@ -186,7 +186,7 @@ def test_other_sources_are_refused(tmp_path: Path) -> None:
     (tmp_path / "t.parquet").write_text("x")
     for name, words in (
         ("t.csv", "a Parquet file"),
-        ("t.parquet", "not a Parquet file that can be read"),
+        ("t.parquet", "Expected a readable Parquet file"),
         ("u.parquet", "u"),
     ):
         with pytest.raises(tacit.UserError, match=words):

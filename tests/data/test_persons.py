@@ -1,5 +1,6 @@
 """Ids of persons as people have them become numbers, or are refused with the sentence that helps."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from torch import nn
 
 from tacit.core.prices import Unit
 from tacit.data import Population, Task
-from tacit.data.persons import number_persons
+from tacit.data.persons import HELD_UNKNOWN, number_persons
 from tacit.errors import DataError
 
 X, Y = np.arange(10.0).reshape(5, 2).astype(np.float32), np.array([0, 1, 0, 1, 0])
@@ -99,6 +100,46 @@ def test_a_column_that_does_not_exist_is_refused() -> None:
     population = task([(X, Y)]).population
     with pytest.raises(DataError, match="'person', which no client has as a column"):
         task(population, person="person")
+
+
+HELD = "Held-out metrics, which are exact, and what is decided by them: "
+
+
+@pytest.mark.parametrize(
+    ("held", "words"),
+    [
+        (["eve"] * 5, ""),
+        (["eve"] * 4 + ["cid"], "some of the held-out rows are of persons in training"),
+        (None, HELD_UNKNOWN),
+    ],
+)
+@pytest.mark.parametrize("form", ["column", "vector", "table"])
+def test_held_out_rows_of_persons_in_training_are_in_the_guarantee(
+    form: str, held: list[str] | None, words: str
+) -> None:
+    """Their metrics are exact: a release about persons that no ε covers."""
+    test = frame().assign(a=9.0).drop(columns=["person"] * (form == "vector" or held is None))
+    if held is not None and form != "vector":
+        test["person"] = held
+    if form == "column":
+        found = task([frame()], target="died", person="person", test=test)
+    elif form == "vector":
+        found = task([frame().drop(columns="person")], target="died", person=[IDS], test=test, test_person=held)
+    else:
+        rows = frame().assign(clinic=["A", "A", "B", "B", "B"])
+        found = Task.from_table(rows, client="clinic", target="died", person="person", test=test)
+    listed = [each for each in found.not_covered if each.startswith(HELD)]
+    assert listed == ([f"{HELD}{words}."] if words else [])
+    moved = replace(found, public=found.test)
+    assert [each for each in moved.not_covered if each.startswith(HELD)] == listed
+    assert found.test is not None
+    other = replace(found, test=(found.test[0] + 1, found.test[1]))  # of whom nothing is known
+    assert HELD_UNKNOWN in other.not_covered[-1]
+
+
+def test_ids_of_held_out_samples_are_one_each() -> None:
+    with pytest.raises(DataError, match="Expected test_person as one id for each of 5 held-out samples, got 2"):
+        task([(X, Y)], person=[IDS], test=(X + 9, Y), test_person=["ann", "bob"])
 
 
 def test_equal_ids_at_two_clients_are_one_person() -> None:

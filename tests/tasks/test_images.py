@@ -4,6 +4,7 @@ import math
 import random
 import struct
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -246,3 +247,18 @@ def test_features_of_a_sample_depend_on_that_sample_only():
     assert torch.allclose(together, alone, rtol=1.3e-6, atol=1e-5)
     assert together.shape == (5, 392)
     assert bool(torch.isfinite(together).all())
+
+
+def test_inputs_of_noise_beside_the_pixels(tiny_mnist):
+    """The pixels stay, every image has numbers of its own, and another partition has others."""
+    with_noise = partial(images.mnist, clients=8, features="pixels-and-noise", model="mlp")
+    task = with_noise()
+    x = task.population.x
+    assert torch.equal(x[:, :784], images.mnist(clients=8).population.x.flatten(1))
+    noise = x[:, 784:]
+    assert noise.shape == (40, images.IRRELEVANT)
+    assert len(noise.unique(dim=0)) == 40
+    assert 0 <= float(noise.min()) < 0.05 < 0.95 < float(noise.max()) < 1
+    assert abs(float(noise.mean()) - 0.5) < 0.02
+    assert not torch.equal(noise, with_noise(seed=1).population.x[:, 784:])
+    assert task.make_model(Key.from_seed(0))(x).shape == (40, 10)

@@ -17,6 +17,7 @@ COUNTS = {
     "sigmoid-lenet": (13_426, (1, 28, 28), 10),
     "digits-sigmoid-lenet": (8_026, (1, 8, 8), 10),
     "femnist-cnn": (1_206_590, (1, 28, 28), 62),
+    "sigmoid-femnist-cnn": (1_206_590, (1, 28, 28), 62),
     "tanh-cnn": (26_010, (1, 28, 28), 10),
     "hospital-net": (11, (3,), 1),
     "medical-net": (1_496_601, (7280,), 1),
@@ -102,6 +103,13 @@ def test_dropout_is_optional():
     assert count(models.femnist_cnn(dropout=True)) == 1_206_590
 
 
+def test_a_smooth_form_of_the_network_of_group_privacy():
+    net = models.sigmoid_femnist_cnn()
+    assert count(net) == 1_206_590
+    assert not {nn.ReLU, nn.MaxPool2d} & {type(layer) for layer in net}
+    assert net(torch.rand(2, 1, 28, 28)).shape == (2, 62)
+
+
 def batch_norm_net() -> nn.Sequential:
     inner = nn.Sequential(nn.Conv2d(6, 10, 1), nn.BatchNorm2d(10, affine=False))
     net = nn.Sequential(nn.Conv2d(3, 6, 3), nn.BatchNorm2d(6), inner, nn.Flatten(), nn.BatchNorm1d(10))
@@ -136,5 +144,5 @@ def test_group_norm_normalises_each_sample_by_itself():
 
 def test_a_bare_layer_and_wrong_groups():
     assert isinstance(with_group_norm(nn.BatchNorm2d(4)), nn.GroupNorm)
-    with pytest.raises(UserError, match="groups=0 > 0"):
+    with pytest.raises(UserError, match="groups=0 >= 1"):
         with_group_norm(batch_norm_net(), groups=0)

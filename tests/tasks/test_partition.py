@@ -109,7 +109,7 @@ def test_another_key_gives_another_partition():
     ("wrong", "words"),
     [
         (lambda: iid(5, 6, KEY), "got 5"),
-        (lambda: iid(5, 0, KEY), "clients=0 > 0"),
+        (lambda: iid(5, 0, KEY), "clients=0 >= 1"),
         (lambda: iid(5, 2, KEY, samples=3), "at least 6 samples for 2 clients, got 5"),
         (lambda: iid(5, 2, KEY, samples=0), "samples=0 > 0"),
         (lambda: label_shards(torch.zeros(5), 3, KEY), "got 5"),

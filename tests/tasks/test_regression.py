@@ -32,7 +32,7 @@ def test_held_out_clients_have_other_samples():
 
 
 def test_wrong_sizes():
-    with pytest.raises(UserError, match="samples=0 > 0"):
+    with pytest.raises(UserError, match="samples=0 >= 1"):
         synthetic(samples=0)
     with pytest.raises(UserError, match="clients=10000000 times samples=10 <= 10000000"):
         synthetic(clients=10**7)

@@ -16,7 +16,7 @@ from typing import Any, Self, TypeVar
 import torch
 from torch import Tensor, nn
 
-from tacit.core.schema import listed
+from tacit.core.schema import list_names
 from tacit.errors import DataError, ModelError, UserError
 
 _T = TypeVar("_T")
@@ -50,7 +50,7 @@ class InputFields:
         """One row per sample; raises `DataError` if these are other inputs."""
         names: tuple[str | int, ...] = self.names or tuple(range(len(self.shapes)))
         if parts.keys() != {*names}:
-            expected, actual = (listed(map(str, each)) for each in (names, parts))
+            expected, actual = (list_names(map(str, each)) for each in (names, parts))
             raise DataError(f"Expected the inputs {expected} for {who}, as for the first client, got {actual}.")
         tensors = tuple(parts[name] for name in names)
         shapes = tuple(tuple(t.shape[1:]) for t in tensors)
@@ -61,7 +61,7 @@ class InputFields:
         lengths = {len(t) for t in tensors}
         if len(lengths) > 1:
             raise DataError(f"Expected as many samples in every input of {who}, got {sorted(lengths)}.")
-        wide = self._packed_dtype(tensors, who)
+        wide = self._common_dtype(tensors, who)
         return torch.cat([t.reshape(len(t), -1).to(wide) for t in tensors], dim=1)
 
     def unpack(self, x: Tensor) -> tuple[Tensor, ...]:
@@ -71,7 +71,7 @@ class InputFields:
         fields = zip(parts, self.shapes, self.dtypes, strict=True)
         return tuple((torch.unflatten(part, -1, s) if s else part[..., 0]).to(dtype) for part, s, dtype in fields)
 
-    def _packed_dtype(self, tensors: tuple[Tensor, ...], who: str) -> torch.dtype:
+    def _common_dtype(self, tensors: tuple[Tensor, ...], who: str) -> torch.dtype:
         floats = [dtype for dtype in self.dtypes if dtype.is_floating_point]
         if not floats:
             return torch.int64
@@ -102,7 +102,7 @@ class AdaptedModel(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """The prediction for packed samples."""
         arguments = self.arguments(x)
-        prediction = _chosen(self.module(*arguments.args, **arguments.kwargs), self.output)
+        prediction = _choose_output(self.module(*arguments.args, **arguments.kwargs), self.output)
         return prediction.unsqueeze(-1) if self.column else prediction
 
     def arguments(self, x: Tensor) -> "Arguments":
@@ -136,8 +136,8 @@ def own_arguments(model: nn.Module, x: Tensor) -> Arguments:
     return arguments
 
 
-def adapted(model: nn.Module, x: Tensor, inputs: InputFields | None, output: Output | None) -> nn.Module:
-    """The module, wrapped if its inputs or its output are not a single tensor, or if it does not take whole numbers."""
+def adapt(model: nn.Module, x: Tensor, inputs: InputFields | None, output: Output | None) -> nn.Module:
+    """Wrap a module whose inputs or output are not a single tensor, or that does not take whole numbers."""
     if inputs is not None or output is not None:
         model = AdaptedModel(model, inputs, output)
     if inputs is None and x.dtype != floats_of(model) and not accepts(model, x[:2]):
@@ -229,17 +229,17 @@ def own_module(model: nn.Module) -> nn.Module:
     return model
 
 
-def check_output(found: object, output: object) -> Tensor:
+def check_output(outputs: object, output: object) -> Tensor:
     """The output as a tensor; otherwise the error suggests an `output` that chooses one."""
-    if isinstance(found, Tensor):
-        return found
-    if isinstance(found, Mapping):
-        names = [str(name) for name in found]
-        what, line = f"a dictionary with {listed(names)}", f"output={next(iter(names), 'logits')!r}"
-    elif isinstance(found, tuple | list):
-        what, line = f"a {type(found).__name__} of {len(found)}", "output=0"
+    if isinstance(outputs, Tensor):
+        return outputs
+    if isinstance(outputs, Mapping):
+        names = [str(name) for name in outputs]
+        what, line = f"a dictionary with {list_names(names)}", f"output={next(iter(names), 'logits')!r}"
+    elif isinstance(outputs, tuple | list):
+        what, line = f"a {type(outputs).__name__} of {len(outputs)}", "output=0"
     else:
-        what, line = type(found).__name__, "output=lambda found: found.logits"
+        what, line = type(outputs).__name__, "output=lambda outputs: outputs.logits"
     setting = "" if output is None else f" (with output={output!r})"
     raise ModelError(
         f"Expected the model to return a tensor of predictions, got {what}{setting}. Choose the part that is the "
@@ -247,14 +247,14 @@ def check_output(found: object, output: object) -> Tensor:
     )
 
 
-def _chosen(found: Any, output: Output | None) -> Tensor:
+def _choose_output(outputs: Any, output: Output | None) -> Tensor:
     """The part of a model's output that is the prediction."""
     if output is None or callable(output):
-        return found if output is None else output(found)
+        return outputs if output is None else output(outputs)
     try:
-        if isinstance(output, str) and not isinstance(found, Mapping):
-            return getattr(found, output)  # type: ignore[no-any-return]
-        return found[output]  # type: ignore[no-any-return]
+        if isinstance(output, str) and not isinstance(outputs, Mapping):
+            return getattr(outputs, output)  # type: ignore[no-any-return]
+        return outputs[output]  # type: ignore[no-any-return]
     except (KeyError, IndexError, TypeError, AttributeError) as error:
-        has = listed(map(str, found)) if isinstance(found, Mapping) else type(found).__name__
+        has = list_names(map(str, outputs)) if isinstance(outputs, Mapping) else type(outputs).__name__
         raise ModelError(f"Expected the model's output to have {output!r} (output={output!r}), got {has}.") from error

@@ -1,8 +1,8 @@
-"""The checks that a task's data must pass: finite, of one form, and held-out samples that no client owns.
+"""Validation of a task's data: finite, of one form, and no held-out sample that a client owns.
 
 Metrics on a client's own samples are too optimistic, and reveal more about that client than the guarantee allows. All
-rows get a 64-bit fingerprint, a multilinear hash, which takes as long as looking for NaN: about a tenth of a second for
-60,000 images. Rows whose fingerprints agree are then compared byte by byte.
+rows get a 64-bit fingerprint, a multilinear hash: about a tenth of a second for 60,000 images. Rows whose fingerprints
+agree are then compared byte by byte.
 """
 
 from dataclasses import dataclass
@@ -41,7 +41,7 @@ def check_population(population: Population) -> None:
 
 
 def _all_have_samples(offsets: Tensor) -> bool:
-    """A part at a time, because they may be on disk."""
+    """Whether every client has samples; a part at a time, because they may be on disk."""
     parts = range(0, len(offsets) - 1, CHECKED_AT_ONCE)
     return all(bool((offsets[begin : begin + CHECKED_AT_ONCE + 1].diff() > 0).all()) for begin in parts)
 
@@ -55,13 +55,13 @@ def _persons_fit(persons: Tensor, offsets: Tensor) -> bool:
         most = int(torch.searchsorted(offsets, offsets[first] + CHECKED_AT_ONCE, right=True)) - 1
         last = max(first + 1, most)
         numbers = persons[int(offsets[first]) : int(offsets[last])]
-        if not _without_gaps(numbers.numpy(), offsets[first : last + 1].diff().numpy()):
+        if not _is_gapless(numbers.numpy(), offsets[first : last + 1].diff().numpy()):
             return False
         first = last
     return True
 
 
-def _without_gaps(numbers: NDArray[np.int64], sizes: NDArray[np.int64]) -> bool:
+def _is_gapless(numbers: NDArray[np.int64], sizes: NDArray[np.int64]) -> bool:
     """Whether the numbers of each of a few clients of these sizes are all those from 0 to the largest."""
     if (numbers < 0).any() or (numbers >= np.repeat(sizes, sizes)).any():
         return False

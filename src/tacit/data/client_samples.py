@@ -13,21 +13,21 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
-from tacit.core.schema import listed
+from tacit.core.schema import list_names
 from tacit.data.adapted import SINGLE, InputFields, Inputs
 from tacit.data.data_frames import Columns, as_numbers, columns_of, is_frame, take_target
 from tacit.data.data_sets import (
     as_pair,
     batch_of_one,
-    bounded,
-    capitalized,
+    capitalize,
     dataset_samples,
-    described,
+    describe,
+    limit_count,
     loader_batches,
     readable,
-    stacked,
+    stack,
 )
-from tacit.data.tensors import joined, to_tensor
+from tacit.data.tensors import concatenate, to_tensor
 from tacit.errors import DataError
 
 TARGETS = ("labels", "label", "target", "y")  # of a data set with named columns, if no target is given
@@ -53,18 +53,19 @@ class ClientSamples:
     def count(self) -> int:
         return len(next(iter(self.x.values())))
 
-    def aligned(self, columns: tuple[str, ...], who: str) -> Self:
-        """The same samples with their columns in this order, if both are named; `who` must have the same ones."""
+    def align_columns(self, columns: tuple[str, ...], who: str) -> Self:
+        """Reorder the columns, if both are named; `who` must have the same ones."""
         if not columns or not self.columns or columns == self.columns:
             return self
         lacking, more = set(columns) - set(self.columns), set(self.columns) - set(columns)
         if lacking or more:
-            wrong = f"lacks {listed(sorted(lacking))}" if lacking else f"also has {listed(sorted(more))}"
+            wrong = f"lacks {list_names(sorted(lacking))}" if lacking else f"also has {list_names(sorted(more))}"
             raise DataError(
-                f"Expected the columns {listed(columns)} for {who}, as for the first client, but it {wrong}. Give all "
-                "clients the same columns."
+                f"Expected the columns {list_names(columns)} for {who}, as for the first client, but it {wrong}. Give "
+                "all clients the same columns."
             )
-        order = [self.columns.index(name) for name in columns]
+        places = {name: place for place, name in enumerate(self.columns)}
+        order = [places[name] for name in columns]
         return replace(self, x={SINGLE: self.x[SINGLE][:, order]}, columns=columns)
 
 
@@ -106,7 +107,7 @@ def each_client(clients: object) -> Iterator[tuple[str, object]]:
         )
     if not isinstance(clients, Iterable) or isinstance(clients, str | bytes):
         raise DataError(
-            f"Expected {_PAIR}, got {described(clients)}. For a file or a folder use tacit.Task.from_table(path, ...)."
+            f"Expected {_PAIR}, got {describe(clients)}. For a file or a folder use tacit.Task.from_table(path, ...)."
         )
     if isinstance(clients, tuple | list) and _are_transposed(clients):
         raise DataError(
@@ -143,7 +144,7 @@ def read_rows(data: Any, who: str, target: object = None) -> ClientSamples:
     if samples.count != len(targets):
         several = isinstance(x, list) and {np.shape(part)[:1] for part in x} == {(len(targets),)}
         advice = " If these are several inputs, write ((a, b), y), with a tuple." if several else ""
-        raise DataError(f"{capitalized(who)} has {samples.count} samples but {len(targets)} targets.{advice}")
+        raise DataError(f"{capitalize(who)} has {samples.count} samples but {len(targets)} targets.{advice}")
     _check_targets(targets, who)
     return samples
 
@@ -166,7 +167,7 @@ def pool(rows: Sequence[ClientSamples], names: Sequence[str], fields: InputField
     ys = [each.y for each in rows]
     _check_alike(xs, names, "inputs")
     _check_alike(ys, names, "targets")
-    return joined(xs), joined(ys)
+    return concatenate(xs), concatenate(ys)
 
 
 def _inputs_and_targets(data: Any, who: str, target: object) -> tuple[Any, Any]:
@@ -189,14 +190,14 @@ def _inputs_and_targets(data: Any, who: str, target: object) -> tuple[Any, Any]:
     if isinstance(data, list) and data and all(isinstance(record, Mapping) for record in data):
         return _from_batches((batch_of_one(record, who) for record in data), who, target)
     if isinstance(data, Iterator):
-        return _from_batches((batch_of_one(sample, who) for sample in bounded(data, who)), who, target)
+        return _from_batches((batch_of_one(sample, who) for sample in limit_count(data, who)), who, target)
     if isinstance(data, list) and data and all(isinstance(pair, tuple) and len(pair) == 2 for pair in data):
         xs, ys = zip(*data, strict=True)
-        return stacked(xs, who), stacked(ys, f"the targets of {who}")
+        return stack(xs, who), stack(ys, f"the targets of {who}")
     if isinstance(data, tuple | list) and len(data) == 2:
         return data[0], data[1]
     raise DataError(
-        f"Expected {who} as a pair (x, y), got {described(data)}. Write one pair per client, such as "
+        f"Expected {who} as a pair (x, y), got {describe(data)}. Write one pair per client, such as "
         "clients=[(x0, y0), (x1, y1)]; for one client, clients=[(x, y)]."
     )
 
@@ -205,7 +206,7 @@ def _from_columns(columns: dict[str, Any], who: str, target: object) -> tuple[An
     """Named inputs and the column to predict; a single input has no name."""
     name = target if target is not None else next((each for each in TARGETS if each in columns), None)
     if name is None or name not in columns:
-        has = listed(map(str, columns))
+        has = list_names(map(str, columns))
         raise DataError(f"Expected a column to predict in {who}, which has {has}. Name it with target='...'.")
     y = columns.pop(name)
     if not columns:
@@ -223,10 +224,10 @@ def _from_batches(batches: Iterable[Any], who: str, target: object) -> tuple[Any
         ys.append({SINGLE: to_tensor(y, targets)})
     if not xs:
         raise DataError(f"Expected {who} to have samples, got none.")
-    return _concatenated(xs, who), _concatenated(ys, targets)[SINGLE]
+    return _concatenate(xs, who), _concatenate(ys, targets)[SINGLE]
 
 
-def _concatenated(batches: Sequence[Inputs], who: str) -> Inputs:
+def _concatenate(batches: Sequence[Inputs], who: str) -> Inputs:
     """The inputs of several batches, one after the other."""
     kinds = {tuple((name, tuple(part.shape[1:])) for name, part in x.items()) for x in batches}
     if len(kinds) > 1:
@@ -267,7 +268,7 @@ def _check_alike(parts: Sequence[Tensor], names: Sequence[str], what: str) -> No
     for part, who in zip(parts, names, strict=True):
         if part.shape[1:] != first.shape[1:]:
             raise DataError(
-                f"Expected {what} like those of {names[0]} ({_kind(first)}), but {who} has {_kind(part)}. Give all "
+                f"Expected {what} like those of {names[0]} ({_kind(first)}), but {who} has {_kind(part)}. Give "
                 "clients the same columns in the same shape."
             )
         if what == "targets" and part.is_floating_point() != first.is_floating_point():

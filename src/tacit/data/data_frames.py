@@ -1,19 +1,22 @@
 """Columns of a data frame of any library: pandas, Polars, pyarrow, or a dictionary of columns.
 
-Frames are recognised by their members, so that none of these libraries is imported unless its user did.
+Frames are recognised by their members, so none of these libraries is imported here.
 """
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from numbers import Number
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tacit.core.schema import listed, suggestion
+from tacit.core.schema import list_names, suggestion
 from tacit.errors import DataError
 
 Columns = dict[str, NDArray[Any]]
+MAX_COLUMNS = 100_000  # of a table
+_MAX_LISTED = 10  # names in a message
 
 
 def is_frame(data: object) -> bool:
@@ -30,16 +33,24 @@ def columns_of(frame: Any, who: str) -> Columns:
     if hasattr(frame, "collect") and not hasattr(frame, "get_column"):
         frame = frame.collect()  # a lazy frame of Polars
     if isinstance(frame, np.ndarray):
-        return {name: missing_as_none(np.asarray(frame[name])) for name in frame.dtype.names or ()}
+        return {name: replace_missing(np.asarray(frame[name])) for name in frame.dtype.names or ()}
     names = list(frame.column_names if _is_arrow(frame) else frame.columns)
     names = [name for name in names if not str(name).startswith("__index_level_")]  # what pandas writes to Parquet
-    repeated = [str(name) for name in dict.fromkeys(names) if names.count(name) > 1]
-    if repeated:
-        raise DataError(
-            f"Expected columns with different names, but {who} has {listed(repeated)} more than once. Rename or drop "
-            "one of them."
-        )
+    check_columns(list(map(str, names)), who)
     return {str(name): _values(_column(frame, name)) for name in names}
+
+
+def check_columns(names: Sequence[str], who: str) -> None:
+    """Raise `DataError` for a name that occurs twice, of which one column would be lost, and for too many columns."""
+    if len(names) > MAX_COLUMNS:
+        raise DataError(f"Expected at most {MAX_COLUMNS} columns in {who}, got {len(names)}. Select some of them.")
+    repeated = [name for name, count in Counter(names).items() if count > 1]
+    if repeated:
+        more = f" and {len(repeated) - _MAX_LISTED} others" if len(repeated) > _MAX_LISTED else ""
+        raise DataError(
+            f"Expected columns with different names, but {who} has {list_names(repeated[:_MAX_LISTED])}{more} more "
+            "than once. Rename or drop one of them."
+        )
 
 
 def take_target(columns: Columns, target: object, who: str) -> NDArray[Any]:
@@ -54,7 +65,7 @@ def find_column(columns: Iterable[str], name: object, who: str, role: str) -> st
     names = list(columns)
     if str(name) not in names:
         raise DataError(
-            f"Expected {who} to have the column {name!r}, given as {role}; it has {listed(names)}."
+            f"Expected {who} to have the column {name!r}, given as {role}; it has {list_names(names)}."
             f"{suggestion(str(name), names) or ' If it is the index of a frame, use frame.reset_index().'}"
         )
     return str(name)
@@ -96,13 +107,13 @@ def _column(frame: Any, name: Any) -> Any:
 
 def _values(column: Any) -> NDArray[Any]:
     if _is_arrow_array(column):
-        return missing_as_none(np.asarray(column.to_numpy(zero_copy_only=False)))
+        return replace_missing(np.asarray(column.to_numpy(zero_copy_only=False)))
     kind = str(getattr(column, "dtype", ""))
     if kind.startswith("datetime64"):  # also with a time zone, which to_numpy would make objects of
         return np.asarray(column.to_numpy(dtype="datetime64[ns]"))
     if kind[:3] in ("Int", "UIn", "Flo", "boo") and hasattr(column, "isna") and bool(column.isna().any()):
         return np.asarray(column.to_numpy(dtype=np.float64, na_value=np.nan))
-    return missing_as_none(np.asarray(column.to_numpy()))
+    return replace_missing(np.asarray(column.to_numpy()))
 
 
 def _is_arrow_array(column: object) -> bool:
@@ -110,7 +121,7 @@ def _is_arrow_array(column: object) -> bool:
     return hasattr(column, "null_count") and hasattr(column, "buffers")
 
 
-def missing_as_none(values: NDArray[Any]) -> NDArray[Any]:
+def replace_missing(values: NDArray[Any]) -> NDArray[Any]:
     """An array of objects with None for every missing value; other arrays are unchanged."""
     if values.dtype.kind in "UT":
         values = values.astype(object)

@@ -18,12 +18,12 @@ def loader_batches(loader: "DataLoader[Any]", who: str) -> Iterator[Any]:
     """The loader's batches, in the data set's order; its batch size plays no role in training."""
     data, size = loader.dataset, loader.batch_size
     if loader.batch_sampler is None:  # the data set makes batches itself, or there are none
-        yield from (batch_of_one(item, who) if _is_sample(item) else item for item in bounded(loader, who))
+        yield from (batch_of_one(item, who) if _is_sample(item) else item for item in limit_count(loader, who))
         return
     if size is None or isinstance(data, IterableDataset) or not hasattr(data, "__len__"):
-        yield from bounded(loader, who, size or 1)
+        yield from limit_count(loader, who, size or 1)
         return
-    chosen = _sampled(loader, len(data), who)
+    chosen = _choose_samples(loader, len(data), who)
     for begin in range(0, len(chosen), size):
         yield loader.collate_fn([data[i] for i in chosen[begin : begin + size]])
 
@@ -31,7 +31,7 @@ def loader_batches(loader: "DataLoader[Any]", who: str) -> Iterator[Any]:
 def dataset_samples(data: Any, who: str) -> Iterator[Any]:
     """Every sample of a data set as a batch of one."""
     if isinstance(data, IterableDataset) or not hasattr(data, "__getitem__"):
-        samples: Iterable[Any] = bounded(data, who)
+        samples: Iterable[Any] = limit_count(data, who)
     elif hasattr(data, "__len__"):
         samples = (data[i] for i in range(len(data)))
     else:
@@ -46,8 +46,8 @@ def batch_of_one(sample: Any, who: str) -> Any:
         return _one(sample, who)
     if isinstance(sample, tuple | list) and len(sample) > 1:
         x, y = as_pair(sample)
-        return _one(x, who), stacked((y,), who)
-    raise DataError(f"Expected samples (x, y) in the data set of {who}, got {described(sample)}.")
+        return _one(x, who), stack((y,), who)
+    raise DataError(f"Expected samples (x, y) in the data set of {who}, got {describe(sample)}.")
 
 
 def as_pair(batch: Any) -> Any:
@@ -62,10 +62,10 @@ def readable(items: Iterable[Any], what: str) -> Iterator[Any]:
     except UserError:
         raise
     except Exception as error:  # a user's data set may fail in any way
-        raise DataError(f"{capitalized(what)} could not be read: {type(error).__name__}: {error}") from error
+        raise DataError(f"{capitalize(what)} could not be read: {type(error).__name__}: {error}") from error
 
 
-def bounded(items: Iterable[Any], who: str, each: int = 1) -> Iterator[Any]:
+def limit_count(items: Iterable[Any], who: str, each: int = 1) -> Iterator[Any]:
     """The same items, of `each` samples; raises `DataError` if there are too many."""
     for number, item in enumerate(items):
         if number * each >= MAX_STREAMED_SAMPLES:
@@ -83,13 +83,13 @@ def _is_sample(item: Any) -> bool:
     return not isinstance(item[-1], tuple | list) and np.ndim(item[-1]) == 0
 
 
-def _sampled(loader: "DataLoader[Any]", count: int, who: str) -> Sequence[int]:
+def _choose_samples(loader: "DataLoader[Any]", count: int, who: str) -> Sequence[int]:
     """The samples that the loader's sampler chooses, each once, in the data set's order."""
     sampler: Any = loader.sampler
     shuffles = isinstance(sampler, RandomSampler) and not sampler.replacement
     if (shuffles or isinstance(sampler, SequentialSampler)) and len(sampler) == count:
         return range(count)
-    chosen = sorted(bounded(sampler, who))
+    chosen = sorted(limit_count(sampler, who))
     if len(set(chosen)) < len(chosen):
         raise DataError(
             f"Expected each sample of {who} once, got {type(sampler).__name__}, which repeats some. Batches are drawn "
@@ -100,23 +100,23 @@ def _sampled(loader: "DataLoader[Any]", count: int, who: str) -> Sequence[int]:
 
 def _one(x: Any, who: str) -> Any:
     if isinstance(x, Mapping):
-        return {name: stacked((value,), who) for name, value in x.items()}
-    return tuple(stacked((value,), who) for value in x) if isinstance(x, tuple) else stacked((x,), who)
+        return {name: stack((value,), who) for name, value in x.items()}
+    return tuple(stack((value,), who) for value in x) if isinstance(x, tuple) else stack((x,), who)
 
 
-def stacked(values: Sequence[Any], who: str) -> Tensor:
+def stack(values: Sequence[Any], who: str) -> Tensor:
     """Samples in one tensor."""
     tensors = [to_tensor(value, who) for value in values]
     check_one_shape(tensors, who, "Pad or crop them.")
     return torch.stack(tensors)
 
 
-def capitalized(who: str) -> str:
+def capitalize(who: str) -> str:
     """At the beginning of a sentence."""
     return who[:1].upper() + who[1:]
 
 
-def described(data: object) -> str:
+def describe(data: object) -> str:
     """A short description of data, for error messages."""
     match data:
         case None:

@@ -34,10 +34,10 @@ from torch import Tensor, nn
 from tacit.core import files
 from tacit.core.keys import Key
 from tacit.core.losses import BinaryCrossEntropy, CrossEntropy, MeanSquared
-from tacit.core.schema import listed
+from tacit.core.schema import list_names
 from tacit.core.serialization import Source, convert, load_toml, read_json, write_json
 from tacit.data.population import Samples
-from tacit.data.tables import Table, as_texts, coded, read_table
+from tacit.data.tables import Table, as_texts, factorize, read_table
 from tacit.data.written_numbers import plain_number
 from tacit.errors import DataError, UserError, expect
 
@@ -84,7 +84,7 @@ class Preprocessing:
 
     @property
     def not_covered(self) -> str:
-        """A sentence on what a guarantee does not cover because of it; empty if it covers all."""
+        """A sentence on what a guarantee does not cover; empty if it covers everything."""
         if self.source == "private":
             return f"Preprocessing used the clients' rows: {self.detail}"
         if self.source == "undeclared":
@@ -121,7 +121,7 @@ class Scale:
     def from_unit(self, values: NDArray[np.float64]) -> list[Limit]:
         """The numbers, or dates, at these fractions of the range."""
         numbers = self.low + values * (self.high - self.low)
-        return [_written(day) for day in np.round(numbers)] if self.dates else numbers.tolist()
+        return [_format_day(day) for day in np.round(numbers)] if self.dates else numbers.tolist()
 
 
 @dataclass(frozen=True)
@@ -232,7 +232,7 @@ class Encoding:
         named = [self.client, self.person, "" if self.target is None else self.target.name]
         _expect_different([*self.columns, *self.dropped, *filter(None, named)], "columns, each with one role")
         unknown = [name for name in self._indicators if name not in self.numbers]
-        expect(not unknown, f"indicators of columns of numbers, got {listed(unknown[:_MAX_SHOWN])}")
+        expect(not unknown, f"indicators of columns of numbers, got {list_names(unknown[:_MAX_SHOWN])}")
         _expect_different(self._indicators, "indicators")
         for name, limits in self.numbers.items():
             Scale.of(limits, repr(name))
@@ -262,7 +262,7 @@ class Encoding:
         columns = {name: table.numbers(name)[rows] for name in numbers}
         return cls(
             numbers={name: limits_of(values, dates=table.has_dates(name)) for name, values in columns.items()},
-            categories={name: _frequent(table.columns[name][rows], rare) for name in categories},
+            categories={name: _frequent_values(table.columns[name][rows], rare) for name in categories},
             indicators=tuple(name for name, values in columns.items() if np.isnan(values).any()),
         )
 
@@ -348,19 +348,20 @@ class Encoding:
         if (places < 0).any():
             unknown = sorted({text for text, place in zip(table.texts(target.name), places, strict=True) if place < 0})
             raise DataError(
-                f"Expected {target.name!r} of {table.name} in {listed(target.classes)}, got "
-                f"{listed(unknown[:_MAX_SHOWN])}."
+                f"Expected {target.name!r} of {table.name} in {list_names(target.classes)}, got "
+                f"{list_names(unknown[:_MAX_SHOWN])}."
             )
         codes = torch.from_numpy(places)
         return codes.float()[:, None] if self._one_output(loss) else codes
 
     def samples(self, source: Any, loss: object = None) -> Samples:
-        """Inputs and targets."""
+        """Inputs and targets; zeros where the encoding has no target, as for an analysis."""
         table = read_table(source)
-        return self.inputs(table), self.targets(table, loss)
+        x = self.inputs(table)
+        return x, torch.zeros(len(x), 1) if self.target is None else self.targets(table, loss)
 
     def problems(self, source: Any, *, training: bool = True) -> list[str]:
-        """The problems of a table, as sentences: those of all columns, not only the first.
+        """All problems of a table, as sentences.
 
         Args:
             source: a table.
@@ -376,11 +377,11 @@ class Encoding:
         return [sentence for check in checks if (sentence := _refusal(check))]
 
     def remarks(self, source: Any) -> Iterator[str]:
-        """The information that a valid table loses when it is encoded, as sentences."""
+        """The information that encoding removes from a valid table, as sentences."""
         table = read_table(source)
         of_rows = f"of {table.rows} values are"
         for name, limits in self.numbers.items():
-            values, scale, (low, high) = self._numbers(table, name), Scale.of(limits, name), map(shown, limits)
+            values, scale, (low, high) = self._numbers(table, name), Scale.of(limits, name), map(show_limit, limits)
             outside = int(((values < scale.low) | (values > scale.high)).sum())
             if outside:
                 yield f"{name}: {outside} {of_rows} outside {low} to {high} and encoded as the nearer of the two."
@@ -393,7 +394,7 @@ class Encoding:
                 others = dict.fromkeys(text or "missing" for text in as_texts(table.columns[name][rows[:1000]]))
                 yield (
                     f"{name}: {len(rows)} {of_rows} none of those that the encoding has "
-                    f"({listed(list(others)[:_MAX_SHOWN])}) and set no input."
+                    f"({list_names(list(others)[:_MAX_SHOWN])}) and set no input."
                 )
 
     def random(self, rows: int, key: Key, loss: object = None) -> Samples:
@@ -411,7 +412,7 @@ class Encoding:
         y = classes.float()[:, None] if self._one_output(loss) else classes
         return torch.cat(columns, 1), y if target.classes else torch.rand(rows, 1, generator=generator)
 
-    def declared(self, inputs: Sequence[str], who: str, file: Path) -> Self:
+    def for_inputs(self, inputs: Sequence[str], who: str, file: Path) -> Self:
         """The encoding that `file` declares for these inputs; public, unless it declares another source.
 
         Raises `UserError` unless these are the inputs, and numbers have ranges.
@@ -419,10 +420,10 @@ class Encoding:
         lacking = [name for name in inputs if name not in self.columns]
         unknown = [name for name in self.columns if name not in inputs]
         if lacking or unknown:
-            wrong = f"lacks {listed(lacking)}" if lacking else f"has {listed(unknown)}, which are not inputs"
-            raise UserError(f"Expected {file} to declare the inputs of {who}, {listed(inputs)}, but it {wrong}.")
+            wrong = f"lacks {list_names(lacking)}" if lacking else f"has {list_names(unknown)}, which are not inputs"
+            raise UserError(f"Expected {file} to declare the inputs of {who}, {list_names(inputs)}, but it {wrong}.")
         for name, (low, high) in self.numbers.items():
-            expect(low != high, f"minimum < maximum of {name} in {file}, got {shown(low)} and {shown(high)}")
+            expect(low != high, f"minimum < maximum of {name} in {file}, got {show_limit(low)} and {show_limit(high)}")
         if self.preprocessing.source != "public":
             return self  # such as the encoding of another run, with constants from its clients' rows
         detail = f"Minima, maxima and categories are declared to be public in {file.name}."
@@ -456,7 +457,7 @@ def _places(column: NDArray[Any], values: Sequence[str]) -> NDArray[np.int64]:
 
     Texts that differ are compared by number: `01` is a text where other rows of its file have texts, and 1 elsewhere.
     """
-    distinct, codes = coded(column)
+    distinct, codes = factorize(column)
     places = {value: place for place, value in enumerate(values)}
     by_number = {plain_number(value): place for place, value in enumerate(values)}
     by_number.pop(None, None)
@@ -464,9 +465,9 @@ def _places(column: NDArray[Any], values: Sequence[str]) -> NDArray[np.int64]:
     return np.array(indices, dtype=np.int64)[codes]
 
 
-def _frequent(column: NDArray[Any], rare: int) -> tuple[str, ...]:
+def _frequent_values(column: NDArray[Any], rare: int) -> tuple[str, ...]:
     """The values that are not rare; none if all rows have the same value."""
-    values, codes = coded(column)
+    values, codes = factorize(column)
     if not rare:
         return tuple(values)
     counts = np.bincount(codes, minlength=len(values))
@@ -477,15 +478,15 @@ def limits_of(values: NDArray[np.float64], *, dates: bool) -> Limits:
     """Minimum and maximum of the values, without missing ones; 0 and 1 if all are missing."""
     present = values[~np.isnan(values)]
     low, high = (float(present.min()), float(present.max())) if len(present) else (0.0, 1.0)
-    return (_written(low), _written(high)) if dates else (low, high)
+    return (_format_day(low), _format_day(high)) if dates else (low, high)
 
 
-def _written(days: float) -> str:
+def _format_day(days: float) -> str:
     """A day as YYYY-MM-DD."""
     return str(np.datetime64(int(days), "D"))
 
 
-def shown(limit: Limit) -> str:
+def show_limit(limit: Limit) -> str:
     """A limit as text."""
     return limit if isinstance(limit, str) else f"{limit:g}"
 
@@ -502,11 +503,11 @@ def _number(limit: Limit) -> float:
 
 def _expect_different(names: Iterable[str], what: str) -> None:
     repeated = [name for name, count in Counter(names).items() if count > 1]
-    expect(not repeated, f"different {what}, got {listed(repeated[:_MAX_SHOWN])} more than once")
+    expect(not repeated, f"different {what}, got {list_names(repeated[:_MAX_SHOWN])} more than once")
 
 
 def _refusal(check: Callable[[], object]) -> str:
-    """The sentence of the error that a check raises; empty if it raises none."""
+    """The message of the error that a call raises; empty if it raises none."""
     try:
         check()
     except DataError as error:

@@ -1,7 +1,7 @@
 """A population on disk from Parquet files that need not fit into memory: two passes, some rows at a time.
 
 The first pass computes the place of every row (`row_places`) and a sketch of the columns for the encoding
-(`_sketched`). The second encodes the rows and writes them to their places in the files that `population_files`
+(`_sketch`). The second encodes the rows and writes them to their places in the files that `population_files`
 describes. Memory depends neither on the number of rows nor on that of clients. Beside the population are the encoding
 of the rows, `encoding.json`, and the clients' names in order, `names.jsonl`.
 """
@@ -32,11 +32,11 @@ from tacit.data.row_places import RowPlaces, digests
 from tacit.data.table_task import (
     MAX_CATEGORIES,
     TableSettings,
+    build_model,
     client_column,
     input_columns,
     make_encoding,
     public_samples,
-    sized_model,
 )
 from tacit.data.tables import (
     CLIENT,
@@ -45,11 +45,11 @@ from tacit.data.tables import (
     Table,
     check_not_in_files,
     check_same_columns,
-    client_of_file,
+    clients_of,
+    find_tables,
+    is_missing,
     is_partitioned,
-    missing,
     partition_columns,
-    partitioned_files,
     read_table,
     stack_columns,
     table_files,
@@ -86,12 +86,12 @@ class ParquetRows:
             expect(source.name.endswith(PARQUET), f"a Parquet file ({', '.join(PARQUET)}) or a folder, got {source}")
             return cls(str(source), [source], {})
         if is_partitioned(source):
-            paths = partitioned_files(source, PARQUET)
+            paths = find_tables(source, PARQUET)
             expect(len(paths) > 0, f"Parquet files in the folders of {source}, got none")
             return cls(str(source), paths, partition_columns(source, paths))
         paths = [path for path in table_files(source) if path.name.endswith(PARQUET)]
         expect(len(paths) > 0, f"Parquet files in {source}, got none")
-        clients = np.array([client_of_file(path) for path in paths], dtype=object)
+        clients = np.array(list(clients_of(paths)), dtype=object)
         return cls(str(source), paths, {CLIENT: clients}, CLIENT)
 
     def count(self) -> int:
@@ -162,7 +162,7 @@ def _first_pass(
             for name in (*inputs, settings.target):
                 table.check_finite(name)
                 before = [sketch[name]] if name in sketch else []
-                sketch[name] = _sketched(stack_columns([*before, table.columns[name]]))
+                sketch[name] = _sketch(stack_columns([*before, table.columns[name]]))
     finally:
         places.close()
     expect(bool(client), f"{rows.name} to have rows, got none")
@@ -224,7 +224,7 @@ def is_converted(source: object) -> bool:
     return isinstance(source, str | Path) and all((Path(source) / name).is_file() for name in (ENCODING, DESCRIPTION))
 
 
-def converted_arguments(source: Any, settings: TableSettings) -> dict[str, Any]:
+def population_arguments(source: Any, settings: TableSettings) -> dict[str, Any]:
     """The arguments of a task from a converted table; no rows are held out."""
     folder, encoding = Path(source), Encoding.read(Path(source) / ENCODING)
     _check_fixed(folder, settings, encoding.known_target.name)
@@ -232,7 +232,7 @@ def converted_arguments(source: Any, settings: TableSettings) -> dict[str, Any]:
     test = settings.test_table
     loss = encoding.known_target.loss if settings.loss is None else settings.loss
     return {
-        "model": sized_model(settings.model, population.x.shape[1], encoding.known_target.outputs),
+        "model": build_model(settings.model, population.x.shape[1], encoding.known_target.outputs),
         "clients": population,
         "test": None if test is None else encoding.samples(test),
         "loss": loss,
@@ -262,9 +262,9 @@ def _check_fixed(folder: Path, settings: TableSettings, target: str) -> None:
             )
 
 
-def _sketched(column: NDArray[Any]) -> NDArray[Any]:
+def _sketch(column: NDArray[Any]) -> NDArray[Any]:
     """The values on which an encoding depends: all, or of many the least ones and the largest, and a missing one."""
-    absent = missing(column)
+    absent = is_missing(column)
     values = np.unique(column[~absent])
     if len(values) > _KEPT:
         fractions = values[values != np.round(values)][:1] if values.dtype.kind == "f" else values[:0]

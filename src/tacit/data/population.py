@@ -80,7 +80,7 @@ class Population(Sequence[Samples]):
         """Clients with data on other machines, as the server of a federation knows them: only their number.
 
         Args:
-            clients: how many there are.
+            clients: their number.
             like: samples of the same form, such as public ones, if there are any.
             samples: how many of them, or of persons, each client declares to have.
             unit: whether these are records or persons.
@@ -228,7 +228,7 @@ def read_clients(
     for who, data in client_samples.each_client(clients):
         names.append(who)
         samples = client_samples.read_rows(data, who, target)
-        rows.append(samples.aligned(rows[0].columns if rows else (), who))
+        rows.append(samples.align_columns(rows[0].columns if rows else (), who))
     expect(len(rows) > 0, "at least one client, got none")
     check_not_empty([each.count for each in rows], lambda client: names[client])
     fields = None if SINGLE in rows[0].x else inputs or InputFields.of(rows[0].x)
@@ -246,7 +246,7 @@ def read_held(
     if data is None:
         return None
     who = f"the {'held-out' if name == 'test' else name} data"
-    rows = client_samples.read_rows(data, who, target).aligned(columns, who)
+    rows = client_samples.read_rows(data, who, target).align_columns(columns, who)
     if SINGLE in rows.x:  # one input, or several that were packed before
         return rows.x[SINGLE], rows.y
     return client_samples.pool([rows], [who], inputs)

@@ -173,7 +173,7 @@ def write_population(folder: Path | str, clients: Iterable[Sequence[Any]]) -> Po
 
 
 def _with_persons(clients: Iterable[Sequence[Any]]) -> Iterable[Sequence[Any]]:
-    """The clients; those of a population with its persons, which its pairs lack."""
+    """The clients; a population's with persons, which its pairs lack."""
     if not isinstance(clients, Population) or clients.persons is None:
         return clients
     persons = torch.split(clients.persons, clients.sizes.tolist())

@@ -62,20 +62,20 @@ class RowPlaces:
         self.close()
         assert self._seen == self._rows
         places: NDArray[np.int64] = np.memmap(self._folder / "places", np.int64, "w+", shape=(self._rows,))
-        for rows, starts in self._grouped():
+        for rows, starts in self._groups():
             places[rows[starts]] = _sizes(rows, starts)  # of a client, at its first row; no other row has any
         _number_clients(places, offsets)
-        for rows, starts in self._grouped():
+        for rows, starts in self._groups():
             sizes = _sizes(rows, starts)
             places[rows] = np.repeat(places[rows[starts]] - starts, sizes) + np.arange(len(rows))
         return places
 
-    def _grouped(self) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+    def _groups(self) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
         """The rows of each bucket by client, and where those of each client begin."""
         for path in self._buckets:
-            records = np.fromfile(path, np.uint64).reshape(-1, 3)
-            if len(records):
-                ordered = records[np.lexsort((records[:, 1], records[:, 0]))]  # stable: rows ascend
+            places = np.fromfile(path, np.uint64).reshape(-1, 3)
+            if len(places):
+                ordered = places[np.lexsort((places[:, 1], places[:, 0]))]  # stable: rows ascend
                 new = (ordered[1:, :2] != ordered[:-1, :2]).any(1)
                 yield ordered[:, 2].astype(np.int64), np.concatenate([[0], np.flatnonzero(new) + 1])
 

@@ -17,14 +17,17 @@ from torch import Tensor, nn
 
 from tacit.core.keys import Key
 from tacit.core.losses import BinaryCrossEntropy, CrossEntropy
-from tacit.core.schema import listed
+from tacit.core.schema import list_names
+from tacit.core.standardised import StandardisedLinear
 from tacit.data.adapted import attempt
 from tacit.data.data_frames import find_column
-from tacit.data.encoding import MAX_INPUTS, Encoding, Preprocessing, TargetColumn, limits_of, shown
+from tacit.data.encoding import MAX_INPUTS, Encoding, Preprocessing, TargetColumn, limits_of, show_limit
 from tacit.data.population import Population, Samples, by_key, owners_of
-from tacit.data.tables import Table, read_table
-from tacit.errors import DataError, expect
+from tacit.data.tables import Table, factorize, read_table
+from tacit.data.written_numbers import EXACT
+from tacit.errors import DataError, expect, one_of
 
+TABLE_MODELS = ("logistic", "mlp", "standardised")
 MAX_CATEGORIES = 100  # different values of a column that is not an identifier
 MAX_CLASSES = 20  # different whole numbers of a target that is a class
 TargetKind = Literal["auto", "classes", "number"]
@@ -83,7 +86,7 @@ class TableSettings:
 
 def task_arguments(source: Any, given: TableSettings) -> dict[str, Any]:
     """The arguments of the task of a table."""
-    table, declared = read_table(source), declared_encoding(given)
+    table, declared = read_table(source), read_encoding(given)
     settings = given if declared is None else given.with_roles_of(declared, table)
     client = client_column(table, settings.client)
     inputs = input_columns(table, client, settings)
@@ -94,12 +97,14 @@ def task_arguments(source: Any, given: TableSettings) -> dict[str, Any]:
     public = settings.public_table
     encoding = make_encoding(table, client, inputs, settings, rows.training, public)
     x = encoding.inputs(table)
-    model = sized_model(settings.model, x.shape[1], encoding.known_target.outputs)
+    model = build_model(settings.model, x.shape[1], encoding.known_target.outputs)
     loss = _loss(settings, encoding, model, x)
     y = encoding.targets(table, loss)
     held_out = None if test is None else encoding.samples(test, loss)
+    held_persons = test.texts(settings.person) if test is not None and settings.person in test.columns else None
     if rows.held_out is not None:
         held_out = x[rows.held_out], y[rows.held_out]
+        held_persons = None if persons is None else persons[rows.held_out.numpy()]
     own = rows.held_out is not None and settings.split == "rows"
     return {
         "model": model,
@@ -112,6 +117,7 @@ def task_arguments(source: Any, given: TableSettings) -> dict[str, Any]:
         "preprocessing": encoding.preprocessing,
         "test_overlap": "intended" if own else "coincidental",
         "person": None if persons is None else [persons[part.numpy()] for part in rows.clients],
+        "test_person": held_persons,
         "encoding": encoding,
         "notes": tuple(_notes(table, encoding, rows, x, random_public=public is None)),
     }
@@ -123,7 +129,7 @@ def public_samples(encoding: Encoding, public: Table | None, key: Key, loss: obj
 
 
 def input_columns(table: Table, client: str, settings: TableSettings) -> list[str]:
-    """The columns that are inputs; checks all roles."""
+    """The input columns; raises `DataError` for conflicting roles."""
     for role, column in (("client", client), ("person", settings.person)):
         if column == settings.target:
             raise DataError(f"Expected different columns as {role} and target of {table.name}, got {column!r} as both.")
@@ -139,7 +145,7 @@ def input_columns(table: Table, client: str, settings: TableSettings) -> list[st
     return inputs
 
 
-def declared_encoding(settings: TableSettings) -> Encoding | None:
+def read_encoding(settings: TableSettings) -> Encoding | None:
     """The encoding in a file; None: there is no file, and constants come from rows."""
     return None if settings.encoding in (None, "public") else Encoding.read(settings.encoding or "")
 
@@ -153,11 +159,11 @@ def make_encoding(
     public: Table | None,
 ) -> Encoding:
     """The encoding of a table's inputs and target, and the source of its constants."""
-    declared = declared_encoding(settings)
+    declared = read_encoding(settings)
     if declared is None:
-        base = _fitted(table, inputs, settings, training, public)
+        base = _fit(table, inputs, settings, training, public)
     else:
-        base = declared.declared(inputs, table.name, Path(settings.encoding or ""))
+        base = declared.for_inputs(inputs, table.name, Path(settings.encoding or ""))
     target = base.target
     private = target is None and not settings.classes and public is None
     if settings.classes or target is None:
@@ -174,7 +180,7 @@ def make_encoding(
     )
 
 
-def _fitted(
+def _fit(
     table: Table, inputs: Sequence[str], settings: TableSettings, training: NDArray[np.int64], public: Table | None
 ) -> Encoding:
     """The encoding with constants from public rows, if there are any, or from the training rows."""
@@ -210,8 +216,11 @@ def _target_of(table: Table, settings: TableSettings) -> TargetColumn:
     expect(kind in ("auto", "classes", "number"), f"kind={kind!r} to be one of auto, classes, number")
     if kind != "classes":
         table.check_readable(target)
-    values = sorted(set(table.texts(target)), key=_order)
+    values = sorted(factorize(column)[0], key=_order)
     whole = column.dtype.kind == "f" and bool((column == np.round(column)).all())
+    if whole and float(np.abs(column).max(initial=0.0)) > EXACT:  # such as 1e30: its neighbours are the same class
+        whole = False
+        expect(kind != "classes", f"classes of {target!r} in {table.name} as texts, or as numbers up to 2^53")
     classes = column.dtype.kind == "O" or (whole and len(values) <= MAX_CLASSES)
     if len(values) < 2:
         raise DataError(
@@ -239,9 +248,9 @@ def _order(text: str) -> tuple[float, str]:
 def _check_categories(table: Table, names: Iterable[str]) -> None:
     for name in names:
         table.column(name, "input")
-        values = {text for text in table.texts(name) if text}
+        values = [text for text in factorize(table.columns[name])[0] if text]
         if len(values) > MAX_CATEGORIES:
-            example = sorted(values)[0]
+            example = values[0]
             raise DataError(
                 f"Expected at most {MAX_CATEGORIES} categories in column {name!r} of {table.name}, got {len(values)} "
                 f"different texts such as {example!r}: is it a name or a number of a person? Leave it out: "
@@ -251,20 +260,25 @@ def _check_categories(table: Table, names: Iterable[str]) -> None:
 
 @dataclass(frozen=True)
 class TableModel:
-    """A built-in model for tables, by name: `logistic` is linear, `mlp` has one hidden layer of this many units.
+    """A built-in model for tables, by name.
+
+    `logistic` is linear, `standardised` is linear with inputs that the first round of dp-fedsgd standardises, and `mlp`
+    has one hidden layer of this many units. A model that the user did not choose may give way to one that suits the
+    method.
 
     Example:
         >>> TableModel("logistic", inputs=3, outputs=1)()
         Linear(in_features=3, out_features=1, bias=True)
     """
 
-    name: Literal["logistic", "mlp"] = "mlp"
+    name: Literal["logistic", "mlp", "standardised"] = "mlp"
     hidden: int = HIDDEN
     inputs: int = 1
     outputs: int = 1
+    chosen: bool = True
 
     def __post_init__(self) -> None:
-        expect(self.name in ("logistic", "mlp"), f"model={self.name!r} to be logistic or mlp")
+        one_of(TABLE_MODELS, model=self.name)
         sizes = (self.inputs, self.outputs, self.hidden)
         expect(
             all(1 <= size <= MAX_INPUTS for size in sizes), f"1 to {MAX_INPUTS} inputs, outputs and units, got {sizes}"
@@ -274,7 +288,7 @@ class TableModel:
     @property
     def weights(self) -> int:
         """The number of weights, without biases."""
-        if self.name == "logistic":
+        if self.name != "mlp":
             return self.inputs * self.outputs
         return self.hidden * (self.inputs + self.outputs)
 
@@ -282,6 +296,8 @@ class TableModel:
         """The module, with random weights."""
         if self.name == "logistic":
             return nn.Linear(self.inputs, self.outputs)
+        if self.name == "standardised":
+            return StandardisedLinear(self.inputs, self.outputs)
         hidden = nn.Linear(self.inputs, self.hidden)
         return nn.Sequential(nn.Flatten(), hidden, nn.ReLU(), nn.Linear(self.hidden, self.outputs))
 
@@ -294,11 +310,13 @@ def _loss(settings: TableSettings, encoding: Encoding, model: Any, x: Tensor) ->
     return loss
 
 
-def sized_model(model: Any, inputs: int, outputs: int) -> nn.Module | Callable[[], nn.Module]:
+def build_model(model: Any, inputs: int, outputs: int) -> nn.Module | Callable[[], nn.Module]:
     """The given model, by name or as a function of the numbers of inputs and outputs; none: `mlp`."""
     if isinstance(model, nn.Module):
         return model
-    named = TableModel(model or "mlp") if model is None or isinstance(model, str) else model  # type: ignore[arg-type]
+    named = model
+    if model is None or isinstance(model, str):
+        named = TableModel(model or "mlp", chosen=model is not None)  # type: ignore[arg-type]  # which checks the name
     if isinstance(named, TableModel):
         return replace(named, inputs=inputs, outputs=outputs)
     make: Callable[..., nn.Module] = model
@@ -330,13 +348,13 @@ def _notes(table: Table, encoding: Encoding, rows: "RowSplit", x: Tensor, *, ran
     )
     dates = [name for name in encoding.numbers if table.has_dates(name)]
     if dates:
-        yield f"Dates are numbers of days: {listed(dates)}."
+        yield f"Dates are numbers of days: {list_names(dates)}."
     texts = {name: len(values) for name, values in encoding.categories.items()}
     if texts:
         yield f"Categories: {', '.join(f'{name} ({count} values)' for name, count in texts.items())}."
     target = encoding.known_target
     if not target.classes:
-        low, high = map(shown, target.limits or ())
+        low, high = map(show_limit, target.limits or ())
         yield f"{target.name} is a number: {low} to {high} are scaled to 0 to 1, and so are its errors."
     elif target.classes != tuple(map(str, range(len(target.classes)))):  # the numbers themselves
         yield f"Classes of {target.name}: {', '.join(f'{v} is {n}' for n, v in enumerate(target.classes))}."
@@ -375,16 +393,16 @@ def client_column(table: Table, client: str | None) -> str:
         return table.client
     if client is None:
         raise DataError(
-            f"Expected the column of {table.name} that names the client, got none; it has {listed(table.columns)}. Add "
-            "client='...' (on the command line --client ...)."
+            f"Expected the column of {table.name} that names the client, got none; it has {list_names(table.columns)}. "
+            "Add client='...' (on the command line --client ...)."
         )
     return client
 
 
 def clients_of(table: Table, column: str) -> tuple[list[str], list[Tensor]]:
     """The names of the clients, and the rows of each."""
-    texts = np.array(table.texts(column))
-    return [str(name) for name in np.unique(texts)], by_key(texts)
+    names, numbers = factorize(table.columns[column])
+    return names, by_key(numbers)
 
 
 def split_rows(
@@ -403,14 +421,14 @@ def split_rows(
         held, kept = sorted(order[:count]), sorted(order[count:])
         held_parts = [parts[each] for each in held]
         return RowSplit([parts[each] for each in kept], kept, torch.cat(held_parts), owners_of(held_parts))
-    divided = [_divided(part, test, None if persons is None else persons[part.numpy()], generator) for part in parts]
+    divided = [_divide(part, test, None if persons is None else persons[part.numpy()], generator) for part in parts]
     rest, held_rows = [each for each, _ in divided], [each for _, each in divided]
     if not sum(map(len, held_rows)):
         return whole(rest)
     return RowSplit(rest, list(range(len(parts))), torch.cat(held_rows), owners_of(held_rows))
 
 
-def _divided(
+def _divide(
     part: Tensor, test: float, persons: NDArray[np.str_] | None, generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
     """The rows of a client that train, and those that are held out."""

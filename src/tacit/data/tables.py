@@ -8,10 +8,13 @@ of folders may hold columns, as Hive and Spark write them: `hospital=3/part.parq
 import csv
 import gzip
 import io
+import math
 import re
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -19,14 +22,26 @@ from urllib.parse import unquote
 import numpy as np
 from numpy.typing import NDArray
 
-from tacit.core.schema import listed
-from tacit.data.data_frames import Columns, columns_of, find_column, is_columns, is_frame, is_number, missing_as_none
+from tacit.core.schema import list_names
+from tacit.data.data_frames import (
+    Columns,
+    check_columns,
+    columns_of,
+    find_column,
+    is_columns,
+    is_frame,
+    is_number,
+    replace_missing,
+)
 from tacit.data.parquet_files import read_parquet
 from tacit.data.written_numbers import EXACT, plain_column, plain_number, read_numbers
 from tacit.errors import DataError
 
 MISSING = ("", "?", "na", "n/a", "nan", "null", "none", "-", ".")
+_LONGEST_MISSING = max(map(len, MISSING))
+_ROWS_AT_ONCE = 4096  # rows of a CSV file
 MAX_BYTES = 1 << 32  # of a CSV file, decompressed
+MAX_RATIO, MIN_UNPACKED = 200, 1 << 24  # bytes for each byte of a compressed file, and in any case
 HIVE_MISSING = "__HIVE_DEFAULT_PARTITION__"
 SEPARATORS = ",;\t|"
 PARQUET = (".parquet", ".pq")
@@ -34,6 +49,7 @@ SUFFIXES = (".csv", ".tsv", ".txt", ".csv.gz", ".tsv.gz", *PARQUET)
 OTHERS = (".json", ".jsonl", ".feather", ".arrow", ".zip", ".bz2", ".xz", ".zst", ".7z", ".pkl", ".h5", ".sav", ".dta")
 DESCRIPTION = "population.json"  # of a population on disk
 CLIENT = "client"  # the column that names the file, where a folder has one per client
+_NO_DAY = int(np.datetime64("NaT", "D").astype(np.int64))
 _DATE = re.compile(r"\d{4}-\d\d-\d\d([ T]\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[+-]\d\d:?\d\d)?)?")
 
 
@@ -68,7 +84,10 @@ class Table:
         """The same, with a column of strings that are all dates converted to dates, as in a CSV file."""
         if self.column(name, "input").dtype.kind != "O":
             return self
-        return replace(self, columns={**self.columns, name: _typed(self.texts(name))})
+        texts = self.texts(name)
+        values = dict.fromkeys(texts)
+        column = _infer_type(texts, values, [text for text in values if not _is_gone(text)])
+        return replace(self, columns={**self.columns, name: column})
 
     def texts(self, name: str) -> list[str]:
         """A column as categories; missing values are empty."""
@@ -88,7 +107,7 @@ class Table:
 
     def check_known(self, name: str, role: str) -> None:
         """Raise `DataError` if a column has missing values."""
-        absent = np.flatnonzero(missing(self.column(name, role)))
+        absent = np.flatnonzero(is_missing(self.column(name, role)))
         if len(absent):
             raise DataError(
                 f"Expected the {role} {name!r} in every row of {self.name}, but {len(absent)} of {self.rows} rows have "
@@ -109,7 +128,7 @@ class Table:
 
 
 def read_table(source: Any, name: str = "the table") -> Table:
-    """A table from a file or a folder, a frame, a dictionary of columns or of tables by client, or a list of records.
+    """A table from a file or a folder, a frame, a dictionary of columns or of tables, or a list of rows.
 
     Example:
         >>> read_table({"age": [40, None], "sex": ["f", "m"]}).columns["age"].tolist()
@@ -120,15 +139,17 @@ def read_table(source: Any, name: str = "the table") -> Table:
     if isinstance(source, str | Path):
         return _from_path(Path(source))
     if is_frame(source):
-        return _checked(name, columns_of(source, name))
+        return _make_table(name, columns_of(source, name))
     if is_columns(source) and all(is_frame(part) or isinstance(part, str | Path) for part in source.values()):
         return _of_clients(name, {key: read_table(part, f"the table of {key!r}") for key, part in source.items()})
     if isinstance(source, Sequence) and source and all(isinstance(row, Mapping) for row in source):
-        names = list(dict.fromkeys(str(key) for row in source for key in row))
-        source = {key: [row.get(key) for row in source] for key in names}
+        keys = list(dict.fromkeys(key for row in source for key in row))
+        source = {key: [row.get(key) for row in source] for key in keys}
+        check_columns(list(map(str, source)), name)
+        source = {str(key): values for key, values in source.items()}
     if is_columns(source):
         columns = {key: np.array(list(values), dtype=object) for key, values in source.items()}
-        return _checked(name, {key: missing_as_none(column) for key, column in columns.items()})
+        return _make_table(name, {key: replace_missing(column) for key, column in columns.items()})
     if isinstance(source, list | tuple) and source and all(map(is_frame, source)):
         raise DataError(
             f"Expected the clients' names with their tables, got a {type(source).__name__} of {len(source)} tables. "
@@ -140,33 +161,43 @@ def read_table(source: Any, name: str = "the table") -> Table:
     )
 
 
-def missing(column: NDArray[Any]) -> NDArray[np.bool_]:
+def is_missing(column: NDArray[Any]) -> NDArray[np.bool_]:
     """A mask of the missing values of a column."""
     if column.dtype.kind == "f":
         return np.asarray(np.isnan(column))
     if column.dtype.kind == "M":
         return np.asarray(np.isnat(column))
-    return np.array([value is None for value in column], dtype=bool)
+    if column.dtype.kind == "O":
+        return np.fromiter((value is None for value in column.tolist()), np.bool_, len(column))
+    return np.zeros(len(column), dtype=bool)
 
 
 def as_texts(column: NDArray[Any]) -> list[str]:
     """The values of a column as categories; missing ones are empty."""
-    values = column.astype(str) if column.dtype.kind == "M" else column
-    return ["" if absent else text_of(value) for value, absent in zip(values.tolist(), missing(column), strict=True)]
+    if column.dtype.kind == "O":
+        return ["" if value is None else value if type(value) is str else text_of(value) for value in column.tolist()]
+    values, which = np.unique(column, return_inverse=True)
+    texts = values.astype(str) if column.dtype.kind == "M" else values
+    distinct = [
+        "" if absent else text_of(text) for text, absent in zip(texts.tolist(), is_missing(values), strict=True)
+    ]
+    return [distinct[place] for place in which.tolist()]
 
 
-def coded(column: NDArray[Any]) -> tuple[list[str], NDArray[np.int64]]:
+def factorize(column: NDArray[Any]) -> tuple[list[str], NDArray[np.int64]]:
     """The distinct texts of a column in order, and for each row the index of its text.
 
     Example:
-        >>> coded(np.array([10.0, 9.0, np.nan, 9.0]))
+        >>> factorize(np.array([10.0, 9.0, np.nan, 9.0]))
         (['', '10', '9'], array([1, 2, 0, 2]))
     """
     if column.dtype.kind == "O":
-        texts, which = as_texts(column), np.arange(len(column))
+        places: dict[Any, int] = {}
+        which = np.fromiter((places.setdefault(value, len(places)) for value in column.tolist()), np.int64, len(column))
+        distinct = np.fromiter(places, object, len(places))
     else:
         distinct, which = np.unique(column, return_inverse=True)
-        texts = as_texts(distinct)
+    texts = as_texts(distinct)
     values = sorted(set(texts))
     code = {value: index for index, value in enumerate(values)}
     return values, np.array([code[text] for text in texts], dtype=np.int64)[which]
@@ -176,9 +207,9 @@ def _from_path(path: Path) -> Table:
     if path.is_dir():
         return _from_folder(path)
     if not path.exists():
-        raise DataError(f"Expected a CSV or Parquet file or a folder of them, but there is no {path}.")
+        raise DataError(f"Expected a CSV or Parquet file or a folder of them, got {path}, which does not exist.")
     if path.suffix in PARQUET:
-        return _checked(str(path), columns_of(read_parquet(path), str(path)))
+        return _make_table(str(path), columns_of(read_parquet(path), str(path)))
     if path.suffix in (".xlsx", ".xls"):
         raise DataError(f"Expected a CSV or Parquet file, got the spreadsheet {path}. Save it as CSV.")
     if path.suffix in OTHERS:
@@ -187,7 +218,7 @@ def _from_path(path: Path) -> Table:
             "tacit.Task.from_table(frame, ...)."
         )
     parsed = parse_table(_content(path), str(path))
-    return replace(_checked(parsed.name, parsed.columns), ambiguous_columns=parsed.ambiguous_columns)
+    return replace(_make_table(parsed.name, parsed.columns), ambiguous_columns=parsed.ambiguous_columns)
 
 
 def _from_folder(folder: Path) -> Table:
@@ -199,7 +230,7 @@ def _from_folder(folder: Path) -> Table:
             "is, if tacit data convert wrote it; otherwise use tacit.Population.open."
         )
     files = table_files(folder)
-    return _of_clients(str(folder), {client_of_file(path): _from_path(path) for path in files})
+    return _of_clients(str(folder), {client: _from_path(path) for client, path in clients_of(files).items()})
 
 
 def table_files(folder: Path) -> list[Path]:
@@ -213,17 +244,25 @@ def table_files(folder: Path) -> list[Path]:
     return files
 
 
-def client_of_file(path: Path) -> str:
-    """The client of a file."""
-    return path.name.split(".")[0]
+def clients_of(paths: Sequence[Path]) -> dict[str, Path]:
+    """The file of each client; raises `DataError` if two files are one client's, of which one would be lost."""
+    by_client: dict[str, Path] = {}
+    for path in paths:
+        other = by_client.setdefault(path.name.split(".")[0], path)
+        if other is not path:
+            raise DataError(
+                f"Expected one file per client in {path.parent}, but {other.name} and {path.name} have the same name "
+                "before the first dot, which is the client. Rename one of them, or join them."
+            )
+    return by_client
 
 
 def _from_partitions(folder: Path) -> Table:
     """One table of all files in folders named COLUMN=VALUE, with these columns."""
-    files = partitioned_files(folder, SUFFIXES)
+    files = find_tables(folder, SUFFIXES)
     if not files:
         raise DataError(f"Expected CSV or Parquet files in the folders of {folder}, got none ({', '.join(SUFFIXES)}).")
-    return _joined(str(folder), [_from_path(path) for path in files], partition_columns(folder, files))
+    return _join(str(folder), [_from_path(path) for path in files], partition_columns(folder, files))
 
 
 def check_not_in_files(keys: Iterable[str], table: Table) -> None:
@@ -236,10 +275,10 @@ def check_not_in_files(keys: Iterable[str], table: Table) -> None:
 
 def _of_clients(name: str, tables: Mapping[str, Table]) -> Table:
     """Tables of clients as one, with a column for the client."""
-    return _joined(name, list(tables.values()), {CLIENT: np.array(list(tables), dtype=object)}, CLIENT)
+    return _join(name, list(tables.values()), {CLIENT: np.array(list(tables), dtype=object)}, CLIENT)
 
 
-def _joined(name: str, tables: Sequence[Table], more: Columns, client: str = "") -> Table:
+def _join(name: str, tables: Sequence[Table], more: Columns, client: str = "") -> Table:
     """Join tables with the same columns, and add columns with one value for each table."""
     for table in tables:
         check_not_in_files(more, table)
@@ -256,22 +295,22 @@ def check_same_columns(first: Table, table: Table) -> None:
     """Raise `DataError` unless two tables have the same columns, in any order."""
     lacking, more = set(first.columns) - set(table.columns), set(table.columns) - set(first.columns)
     if lacking or more:
-        wrong = f"lacks {listed(sorted(lacking))}" if lacking else f"also has {listed(sorted(more))}"
+        wrong = f"lacks {list_names(sorted(lacking))}" if lacking else f"also has {list_names(sorted(more))}"
         raise DataError(f"Expected the columns of {first.name} in {table.name}, but it {wrong}.")
 
 
 def stack_columns(parts: Sequence[NDArray[Any]]) -> NDArray[Any]:
     """One column from those of several tables; where they differ in kind, all values are strings."""
-    kinds = {part.dtype for part in parts if not missing(part).all()} or {np.dtype(np.float64)}
+    kinds = {part.dtype for part in parts if not is_missing(part).all()} or {np.dtype(np.float64)}
     if len(kinds) > 1:
         return np.concatenate([_as_strings(part) for part in parts])
     (kind,) = kinds
     blank = {"O": None, "M": np.datetime64("NaT")}.get(kind.kind, np.nan)
-    return np.concatenate([np.full(len(part), blank, kind) if missing(part).all() else part for part in parts])
+    return np.concatenate([np.full(len(part), blank, kind) if is_missing(part).all() else part for part in parts])
 
 
 def _as_strings(part: NDArray[Any]) -> NDArray[Any]:
-    texts = [None if absent else text for text, absent in zip(as_texts(part), missing(part), strict=True)]
+    texts = [None if absent else text for text, absent in zip(as_texts(part), is_missing(part), strict=True)]
     return np.array(texts, dtype=object)
 
 
@@ -289,16 +328,23 @@ def text_of(value: object) -> str:
 
 def _content(path: Path) -> bytes:
     try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as stream:
-            content = stream.read(MAX_BYTES + 1)
-    except (OSError, EOFError) as error:
-        raise DataError(f"{path} cannot be read: {error}.") from error
+        packed = path.suffix == ".gz"
+        most = min(MAX_BYTES, MAX_RATIO * path.stat().st_size + MIN_UNPACKED) if packed else MAX_BYTES
+        with gzip.open(path) if packed else path.open("rb") as stream:
+            content = stream.read(most + 1)
+    except (OSError, EOFError, ValueError, zlib.error) as error:
+        raise DataError(f"Expected a readable table, got {path}: {error}.") from error
     if len(content) > MAX_BYTES:
         raise DataError(f"Expected at most {MAX_BYTES >> 30} GiB in {path}. Use memory-mapped arrays: numpy.load.")
+    if len(content) > most:
+        raise DataError(
+            f"Expected {path} to have at most {MAX_RATIO} times its size when it is decompressed, got more. If you "
+            f"trust it, decompress it: gunzip {path.name}."
+        )
     if content[:2] == b"\x1f\x8b":
-        raise DataError(f"{path} is compressed. Name it {path.name}.gz.")
+        raise DataError(f"Expected a CSV file, got {path}, which is compressed. Name it {path.name}.gz.")
     if content[:4] == b"PAR1":
-        raise DataError(f"{path} is a Parquet file. Name it {path.stem}.parquet.")
+        raise DataError(f"Expected a CSV file, got {path}, a Parquet file. Name it {path.stem}.parquet.")
     return content
 
 
@@ -310,20 +356,18 @@ def parse_table(content: bytes, name: str) -> Table:
         >>> table["age"].tolist(), table["sex"].tolist()
         ([40.5, nan], ['f', 'm'])
     """
-    text = _decoded(content, name)
+    text = _decode(content, name)
     texts = _columns(text, name)
-    present = {title: [text for text in column if not _is_gone(text)] for title, column in texts.items()}
+    values = {title: dict.fromkeys(column) for title, column in texts.items()}
+    present = {title: [text for text in each if not _is_gone(text)] for title, each in values.items()}
     numbers, ambiguous_columns = read_numbers(present, name, semicolons=_separator(text) == ";")
-    return Table(
-        name,
-        {title: _typed(column, numbers.get(title)) for title, column in texts.items()},
-        ambiguous_columns=ambiguous_columns,
-    )
+    columns = {title: _infer_type(texts[title], values[title], present[title], numbers.get(title)) for title in texts}
+    return Table(name, columns, ambiguous_columns=ambiguous_columns)
 
 
 def parse_texts(content: bytes, name: str) -> dict[str, list[str]]:
     """The columns of a CSV file as strings, without surrounding spaces."""
-    return _columns(_decoded(content, name), name)
+    return _columns(_decode(content, name), name)
 
 
 def original_texts(source: Any) -> dict[str, list[str]]:
@@ -338,20 +382,32 @@ def _separator(text: str) -> str:
 
 def _columns(text: str, name: str) -> dict[str, list[str]]:
     rows = csv.reader(io.StringIO(text, newline=""), delimiter=_separator(text))
+    columns: list[list[str]] = []
+    line = 2
     try:
         names = [cell.strip() for cell in next(rows, [])]
-        cells = [row for row in rows if any(cell.strip() for cell in row)]
+        _check_header(names, name)
+        columns = [[] for _ in names]
+        while some := list(islice(rows, _ROWS_AT_ONCE)):  # transposed at once: many long-lived rows would be slow
+            full = [row for row in some if any(map(str.strip, row))]
+            _check_cells(full, len(names), line, name)
+            for column, cells in zip(columns, zip(*full, strict=True), strict=False):
+                column.extend(map(str.strip, cells))
+            line += len(full)
     except csv.Error as error:
         raise DataError(f"Expected {name} to be a table with commas, semicolons or tabs: {error}.") from error
-    _check_header(names, name)
-    for line, row in enumerate(cells, start=2):
-        if len(row) != len(names):
-            raise DataError(f"Expected {len(names)} cells in line {line} of {name}, as in its header, got {len(row)}.")
-    columns = zip(*cells, strict=True) if cells else ([] for _ in names)
-    return {title: [cell.strip() for cell in column] for title, column in zip(names, columns, strict=True)}
+    return dict(zip(names, columns, strict=True))
 
 
-def _decoded(content: bytes, name: str) -> str:
+def _check_cells(rows: Sequence[Sequence[str]], width: int, line: int, name: str) -> None:
+    """Raise `DataError` unless all rows have as many cells as the header; `line` is the number of the first of them."""
+    wrong = next((number for number, row in enumerate(rows, start=line) if len(row) != width), None)
+    if wrong is not None:
+        got = len(rows[wrong - line])
+        raise DataError(f"Expected {width} cells in line {wrong} of {name}, as in its header, got {got}.")
+
+
+def _decode(content: bytes, name: str) -> str:
     wide = content[:2] in (b"\xff\xfe", b"\xfe\xff")
     try:
         return content.decode("utf-16" if wide else "utf-8-sig")
@@ -367,28 +423,43 @@ def _check_header(names: Sequence[str], name: str) -> None:
         raise DataError(f"Expected {name} to have a header and rows, got an empty file.")
     if all(plain_number(cell) is not None for cell in names):
         raise DataError(f"Expected the names of the columns in the first line of {name}, got numbers. Add a header.")
-    repeated = [cell for cell in dict.fromkeys(names) if names.count(cell) > 1]
-    if repeated:
-        raise DataError(f"Expected columns with different names in {name}, but {listed(repeated)} is there twice.")
+    check_columns(names, name)
 
 
 def _is_gone(text: str) -> bool:
-    return text.lower() in MISSING
+    return len(text) <= _LONGEST_MISSING and text.lower() in MISSING
 
 
-def _typed(texts: Sequence[str], numbers: Sequence[float] | None = None) -> NDArray[Any]:
-    """A column of strings, as dates if all are dates, or with these numbers for those that are not missing."""
-    gaps = [_is_gone(text) for text in texts]
+def _infer_type(
+    texts: Sequence[str],
+    values: dict[str, Any],
+    present: Sequence[str],
+    numbers: Sequence[float] | None = None,
+) -> NDArray[Any]:
+    """A column of strings, as dates if all that are present are, or with these numbers for those that are.
+
+    Args:
+        texts: the column.
+        values: its different texts, as keys, with the value None; overwritten.
+        present: those of them that are not missing.
+        numbers: the number of each of those; None: they are no numbers.
+    """
+    gone = filter(_is_gone, values)
     if numbers is not None:
-        values = iter(numbers)
-        return np.array([np.nan if absent else next(values) for absent in gaps], dtype=np.float64)
-    if all(absent or _DATE.fullmatch(text) for text, absent in zip(texts, gaps, strict=True)):
+        values.update(dict.fromkeys(gone, math.nan))
+        values.update(zip(present, numbers, strict=True))
+        return np.fromiter(map(values.__getitem__, texts), np.float64, len(texts))
+    if all(map(_DATE.fullmatch, present)):
         with suppress(ValueError):  # such as the 31st of February
-            return np.array(["NaT" if absent else text[:10] for text, absent in zip(texts, gaps, strict=True)], "M8[D]")
-    return np.array([None if absent else text for text, absent in zip(texts, gaps, strict=True)], dtype=object)
+            days = np.array([text[:10] for text in present], "M8[D]").astype(np.int64)
+            values.update(dict.fromkeys(gone, _NO_DAY))
+            values.update(zip(present, days.tolist(), strict=True))
+            return np.fromiter(map(values.__getitem__, texts), np.int64, len(texts)).astype("M8[D]")
+    values.update(zip(present, present, strict=True))
+    return np.fromiter(map(values.__getitem__, texts), object, len(texts))
 
 
-def _checked(name: str, columns: Columns) -> Table:
+def _make_table(name: str, columns: Columns) -> Table:
     lengths = {len(column) for column in columns.values()}
     if not columns or lengths == {0}:
         raise DataError(f"Expected {name} to have rows, got {len(columns)} columns and no rows.")
@@ -415,6 +486,8 @@ def _plain(column: NDArray[Any]) -> NDArray[Any]:
         return column.astype("M8[D]")
     if column.dtype.kind == "m":  # durations, in days
         return np.where(np.isnat(column), np.nan, column / np.timedelta64(1, "D"))
+    if {str} <= set(map(type, column.tolist())) <= {str, type(None)}:
+        return column
     present = [value for value in column if value is not None]
     if all(map(is_number, present)) and not any(isinstance(value, int) and abs(value) > EXACT for value in present):
         return np.array([np.nan if value is None else value for value in column], dtype=np.float64)
@@ -428,14 +501,14 @@ def is_partitioned(folder: Path) -> bool:
     return any("=" in path.name and path.is_dir() for path in folder.iterdir())
 
 
-def partitioned_files(folder: Path, endings: tuple[str, ...]) -> list[Path]:
+def find_tables(folder: Path, endings: tuple[str, ...]) -> list[Path]:
     """The tables in a folder and in its folders named COLUMN=VALUE, at any depth, in the order of their paths."""
     paths: list[Path] = []
     for path in sorted(folder.iterdir()):
         if path.name.startswith((".", "_")):  # such as _SUCCESS, which Spark writes
             continue
         if path.is_dir() and "=" in path.name:
-            paths += partitioned_files(path, endings)
+            paths += find_tables(path, endings)
         elif path.is_file() and path.name.endswith(endings):
             paths.append(path)
     return paths
@@ -448,7 +521,7 @@ def partition_columns(folder: Path, files: Sequence[Path]) -> Columns:
         if each.keys() != values[0].keys():
             raise DataError(
                 f"Expected folders of the same names in {folder}, but {files[0].relative_to(folder)} has "
-                f"{listed(values[0]) or 'none'} and {path.relative_to(folder)} has {listed(each) or 'none'}."
+                f"{list_names(values[0]) or 'none'} and {path.relative_to(folder)} has {list_names(each) or 'none'}."
             )
     texts = {key: [each[key] for each in values] for key in values[0]} if values else {}
     columns: Columns = {}
@@ -463,5 +536,6 @@ def partition_columns(folder: Path, files: Sequence[Path]) -> Columns:
 
 
 def _values_in(path: Path) -> dict[str, str | None]:
-    parts = (part.partition("=") for part in path.parts[:-1])
+    parts = [part.partition("=") for part in path.parts[:-1]]
+    check_columns([unquote(key) for key, _, _ in parts], f"the folders of {path}")
     return {unquote(key): None if value == HIVE_MISSING else unquote(value) for key, _, value in parts}

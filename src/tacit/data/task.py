@@ -19,15 +19,16 @@ from tacit.core.losses import (
     RootMeanSquared,
     SequenceCrossEntropy,
     as_loss,
-    unreduced,
+    remove_reduction,
 )
+from tacit.core.prices import Unit
 from tacit.core.schema import check_names
 from tacit.data.adapted import (
     AdaptedModel,
     InputFields,
     Output,
     accepts,
-    adapted,
+    adapt,
     build,
     check_task_model,
     floats_of,
@@ -36,12 +37,12 @@ from tacit.data.adapted import (
 )
 from tacit.data.checks import check_overlap, check_owners, check_population, check_samples
 from tacit.data.encoding import Encoding, Preprocessing
-from tacit.data.parquet_population import converted_arguments, is_converted
-from tacit.data.persons import take_person_column, without_person_column
+from tacit.data.parquet_population import is_converted, population_arguments
+from tacit.data.persons import HeldPersons, drop_person_column, shares_persons, take_person_column
 from tacit.data.population import Population, Samples, read_clients, read_held
 from tacit.data.table_task import TableSettings, task_arguments
 from tacit.data.tensors import MappedTensor
-from tacit.errors import ModelError, expect
+from tacit.errors import DataError, ModelError, expect
 
 __all__ = ["Population", "Preprocessing", "Samples", "Task", "TestOverlap"]
 
@@ -75,9 +76,11 @@ class Task:
         person: which samples are one person's, so that methods which protect records protect persons: the column of
             person ids, if clients are frames or dictionaries of columns, or one vector of ids per client. It becomes
             part of the population.
+        test_person: whose the held-out samples are, one id per sample; taken from the column `person`, if it is one.
+            Metrics are exact, so a guarantee for persons lists them unless nobody in training is held out, too.
         target: the column to predict, if clients are frames or dictionaries.
         output: which part of the model's output is the prediction, if it returns a tuple (a number), a dictionary or
-            record (a name), or anything else (a function of it).
+            dataclass (a name), or anything else (a function of it).
         inputs: how several inputs are packed; filled in.
         encoding: how rows of a table become inputs and targets, for tasks that were made `from_table`.
         notes: what users should know about how the data were read, as sentences.
@@ -100,6 +103,7 @@ class Task:
     preprocessing: Preprocessing = Preprocessing()
     test_overlap: TestOverlap = "refused"
     person: Any = None
+    test_person: Any = None
     target: str | None = None
     output: Output | None = None
     inputs: InputFields | None = None
@@ -137,7 +141,7 @@ class Task:
         """
         check_names(options, (each.name for each in fields(TableSettings)), "Task.from_table")
         settings = TableSettings(target=target, client=client, test=test, **options)
-        return cls(**(converted_arguments if is_converted(table) else task_arguments)(table, settings))
+        return cls(**(population_arguments if is_converted(table) else task_arguments)(table, settings))
 
     def __post_init__(self) -> None:
         set_field = partial(object.__setattr__, self)
@@ -146,8 +150,9 @@ class Task:
         if isinstance(persons, str) and not isinstance(clients, Population):
             clients, persons = take_person_column(clients, persons)
         population, inputs = read_clients(clients, persons, self.target, self.inputs)
-        set_field("test", without_person_column(self.test, self.person))
-        set_field("public", without_person_column(self.public, self.person))
+        test, held_ids = drop_person_column(self.test, self.person)
+        set_field("test", test)
+        set_field("public", drop_person_column(self.public, self.person)[0])
         set_field("person", None)
         held = {
             name: read_held(data, name, self.target, inputs, population.columns)
@@ -162,6 +167,10 @@ class Task:
         for name, samples in held.items():
             cast = samples and (_cast_like(samples[0], x), _cast_targets(samples[1], loss, floats))
             set_field(name, cast)
+        held_ids = self.test_person if held_ids is None else held_ids
+        if self.test is not None and not isinstance(held_ids, HeldPersons):
+            _check_ids(held_ids, len(self.test[1]))
+            set_field("test_person", HeldPersons(self.test[0], shares_persons(persons, held_ids)))
         self._check()
 
     def _check(self) -> None:
@@ -179,11 +188,20 @@ class Task:
     def not_covered(self) -> tuple[str, ...]:
         """Sentences on what no guarantee of a run on this task covers."""
         metrics = "Held-out metrics, and what is decided by them: they are computed on samples that clients own."
-        return tuple(filter(None, (self.preprocessing.not_covered, metrics * (self.test_overlap == "intended"))))
+        if self.test_overlap != "intended":
+            known = self.test is not None and self.population.unit is Unit.PERSON
+            metrics = self.test_person.not_covered(self.test[0]) if known else ""
+        return tuple(filter(None, (self.preprocessing.not_covered, metrics)))
 
     @property
     def population(self) -> Population:
         return Population.of(self.clients)
+
+    def on(self, population: Population) -> "Task":
+        """The same task with other clients, whose data are not checked: as attacks and their tests need them."""
+        other = copy.copy(self)
+        object.__setattr__(other, "clients", population)
+        return other
 
     def without_code(self) -> "Task":
         """The same data and loss, without the model."""
@@ -201,7 +219,13 @@ class Task:
                 model = build(self.model)
         if not isinstance(model, nn.Module):
             raise ModelError(f"Expected the task's model to be a torch.nn.Module, got {type(model).__name__}.")
-        return adapted(full_precision(model), self.population.x, self.inputs, self.output)
+        return adapt(full_precision(model), self.population.x, self.inputs, self.output)
+
+
+def _check_ids(ids: Any, samples: int) -> None:
+    """Raise `DataError` unless there is one id for each held-out sample, or none at all."""
+    if ids is not None and len(ids) != samples:
+        raise DataError(f"Expected test_person as one id for each of {samples} held-out samples, got {len(ids)}.")
 
 
 def _types(
@@ -244,7 +268,7 @@ def _loss_for(loss: object, y: Tensor) -> Any:
     several = y.dim() >= 2 and y.shape[1:] != (1,) and not y.is_floating_point()
     if isinstance(loss, nn.CrossEntropyLoss):
         if y.is_floating_point() and y.dim() > 1:  # probabilities of the classes
-            return FunctionLoss(unreduced(loss))
+            return FunctionLoss(remove_reduction(loss))
         if several and loss.label_smoothing == 0:
             return SequenceCrossEntropy(None if loss.weight is None else tuple(loss.weight.tolist()), loss.ignore_index)
     if type(converted) is CrossEntropy and several and not _one_hot(y):

@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from tacit.core.schema import MAX_INT
 from tacit.data.data_frames import is_number
 from tacit.errors import DataError
 
@@ -39,7 +40,7 @@ def to_tensor(values: Any, who: str) -> Tensor:
     if isinstance(values, Tensor):
         return _plain_tensor(values, who)
     if isinstance(values, np.ma.MaskedArray):
-        values = _unmasked(values, who)
+        values = _remove_mask(values, who)
     if hasattr(values, "toarray") and hasattr(values, "nnz"):
         raise DataError(f"Expected {who} as a dense array, got a sparse matrix. Convert it with .toarray().")
     array = _to_array(values, who)
@@ -51,12 +52,14 @@ def to_tensor(values: Any, who: str) -> Tensor:
         array = _from_objects(array, who)
     if array.dtype.kind == "V":
         raise DataError(f"Expected numbers for {who}, got records. Give a frame, or one array: np.stack(columns, 1).")
+    if array.dtype == np.uint64 and array.size and int(array.max()) > MAX_INT:
+        raise DataError(_too_large(who))
     if array.dtype.kind == "c":
         raise DataError(f"Expected real numbers for {who}, got {array.dtype}. Give real and imaginary parts.")
     return _share(array)
 
 
-def joined(parts: Sequence[Tensor]) -> Tensor:
+def concatenate(parts: Sequence[Tensor]) -> Tensor:
     """One tensor of all rows: the memory itself where the parts follow each other in it, otherwise a copy."""
     if len(parts) == 1:
         return parts[0]
@@ -66,11 +69,11 @@ def joined(parts: Sequence[Tensor]) -> Tensor:
         ends = (part.data_ptr() + part.numel() * part.element_size() for part in parts)
         follows = all(end == after.data_ptr() for end, after in zip(ends, parts[1:], strict=False))
         if follows and all(isinstance(part, MappedTensor) for part in parts):
-            return _spanned([part.array for part in parts if isinstance(part, MappedTensor)])
-    return _pooled_on_disk(parts) if any(isinstance(part, MappedTensor) for part in parts) else torch.cat(list(parts))
+            return _span([part.array for part in parts if isinstance(part, MappedTensor)])
+    return _pool_on_disk(parts) if any(isinstance(part, MappedTensor) for part in parts) else torch.cat(list(parts))
 
 
-def _spanned(arrays: Sequence[NDArray[Any]]) -> Tensor:
+def _span(arrays: Sequence[NDArray[Any]]) -> Tensor:
     """Arrays that follow each other in one file, as one tensor without a copy."""
     root, first = arrays[0], arrays[0]
     while isinstance(root.base, np.ndarray):
@@ -80,7 +83,7 @@ def _spanned(arrays: Sequence[NDArray[Any]]) -> Tensor:
     return _share(root.reshape(-1).view(first.dtype)[begin : begin + count].reshape(-1, *first.shape[1:]))
 
 
-def _pooled_on_disk(parts: Sequence[Tensor]) -> Tensor:
+def _pool_on_disk(parts: Sequence[Tensor]) -> Tensor:
     """A copy in a temporary file, removed with the process: the parts may be larger than memory."""
     count, shape = sum(map(len, parts)), tuple(parts[0].shape[1:])
     kind = torch.empty(0, dtype=parts[0].dtype).numpy().dtype
@@ -143,7 +146,7 @@ def _list_of_tensors(values: Sequence[Any], who: str) -> NDArray[Any]:
 def _share(array: NDArray[Any]) -> Tensor:
     """A tensor that shares the array's memory where PyTorch can; other types are converted to supported ones."""
     if array.dtype.kind == "u" and array.dtype.itemsize > 1:
-        array = array.astype(np.int64)
+        array = array.astype(np.int64)  # `to_tensor` has refused larger ones
     if array.dtype.kind == "f" and array.dtype.itemsize not in (4, 8):
         array = array.astype(np.float32 if array.dtype.itemsize == 2 else np.float64)
     if not array.dtype.isnative:
@@ -169,7 +172,7 @@ def _first_text(array: NDArray[Any]) -> str:
     return first.decode(errors="replace") if isinstance(first, bytes) else str(first)
 
 
-def _unmasked(values: Any, who: str) -> NDArray[Any]:
+def _remove_mask(values: Any, who: str) -> NDArray[Any]:
     """The numbers of a masked array; raises `DataError` if any is masked."""
     masked = int(np.ma.getmaskarray(values).sum())
     if masked:
@@ -192,6 +195,10 @@ def _strings(who: str, example: str) -> str:
     )
 
 
+def _too_large(who: str) -> str:
+    return f"Expected whole numbers below 2^63 for {who}, got larger ones. Number them from 0, or give floats."
+
+
 def _from_objects(array: NDArray[Any], who: str) -> NDArray[Any]:
     """Numbers from an array of objects that are numbers, or arrays of one shape."""
     example = next((value for value in array.flat if value is not None), None)
@@ -201,7 +208,10 @@ def _from_objects(array: NDArray[Any], who: str) -> NDArray[Any]:
         raise DataError(f"Expected numbers for {who}, got missing values (None). Fill or remove them.")
     if all(map(is_number, array.flat)):
         whole = all(isinstance(value, int | np.integer) for value in array.flat)
-        return array.astype(np.int64 if whole else np.float64)
+        try:
+            return array.astype(np.int64 if whole else np.float64)
+        except OverflowError:
+            raise DataError(_too_large(who)) from None
     if array.ndim == 1 and all(isinstance(value, list | tuple | np.ndarray) for value in array):
         check_one_shape(array, who, "Pad them to one length.")
         return np.stack([np.asarray(value) for value in array])

@@ -5,6 +5,7 @@ one), the file's other columns decide; otherwise the column stays text, with the
 """
 
 import re
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 
 THOUSANDS = {".": ",", ",": "."}  # by the decimal mark
@@ -35,7 +36,7 @@ def read_numbers(
         {'age': [40.0, 71.0]}
     """
     plain = {title: readings for title, texts in columns.items() if (readings := plain_column(texts)) is not None}
-    others = {title: _without_percent(texts) for title, texts in columns.items() if title not in plain}
+    others = {title: _strip_percent(texts) for title, texts in columns.items() if title not in plain}
     others = {title: texts for title, texts in others.items() if all(map(_is_written, texts))}
     if not others:
         return plain, {}
@@ -43,10 +44,11 @@ def read_numbers(
     ways = {title: _ways(texts) for title, texts in (points | others).items()}
     evident = {title: next(iter(readings)) for title, readings in ways.items() if len(readings) == 1}
     numbers, ambiguous_columns = dict(plain), {}
+    counts = Counter(evident.values())
     for title, texts in (points | others).items():
-        marks = {mark for other, mark in evident.items() if other != title}
-        readings = _chosen(ways[title], texts, marks, semicolons=semicolons)
-        if readings is not None and _percent_in_all_or_none(columns[title]):
+        marks = {mark for mark, count in counts.items() if count > (evident.get(title) == mark)}  # of other columns
+        readings = _choose(ways[title], texts, marks, semicolons=semicolons)
+        if readings is not None and _agree_on_percent(columns[title]):
             numbers[title] = readings
         elif title in others or ways[title]:
             numbers.pop(title, None)
@@ -68,19 +70,20 @@ def plain_number(text: str) -> float | None:
 
 def plain_column(texts: Sequence[str]) -> list[float] | None:
     """Such numbers, if all texts are such."""
-    numbers = []
-    for text in texts:
-        if (number := plain_number(text)) is None:
-            return None
-        numbers.append(number)
-    return numbers
+    try:
+        numbers = [*map(float, texts)]
+    except ValueError:
+        return None
+    if all(-EXACT <= number <= EXACT for number in numbers) and "_" not in "".join(texts):
+        return numbers
+    return None if None in map(plain_number, texts) else numbers
 
 
-def _without_percent(texts: Sequence[str]) -> list[str]:
+def _strip_percent(texts: Sequence[str]) -> list[str]:
     return [text.removesuffix(PERCENT).rstrip() for text in texts]
 
 
-def _percent_in_all_or_none(texts: Sequence[str]) -> bool:
+def _agree_on_percent(texts: Sequence[str]) -> bool:
     return len({text.endswith(PERCENT) for text in texts}) < 2
 
 
@@ -100,7 +103,7 @@ def _ways(texts: Sequence[str]) -> Ways:
     return {mark: [n for n in numbers if n is not None] for mark, numbers in readings.items() if None not in numbers}
 
 
-def _chosen(ways: Ways, texts: Sequence[str], others: Collection[str], *, semicolons: bool) -> list[float] | None:
+def _choose(ways: Ways, texts: Sequence[str], others: Collection[str], *, semicolons: bool) -> list[float] | None:
     """The numbers of a column; None: there are several ways to read it, or none."""
     if len(ways) < 2 or ways["."] == ways[","]:
         return next(iter(ways.values()), None)
@@ -123,12 +126,12 @@ def _ambiguity(title: str, texts: Sequence[str], ways: Ways, name: str) -> str:
         "Write all values with a decimal point and without a mark for thousands, and all or none with %. Or list the "
         f"column as categories=[{title!r}], or leave it out: drop=[{title!r}] (on the command line --drop {title})."
     )
-    if not _percent_in_all_or_none(texts):
+    if not _agree_on_percent(texts):
         some, rest = (next(text for text in texts if text.endswith(PERCENT) == each) for each in (True, False))
         return f"Expected all numbers {where} with % or none, got {some!r} and {rest!r}. {advice}"
     if len(ways) == 2:
         rows = zip(texts, ways["."], ways[","], strict=True)
         text, one, other = next(row for row in rows if row[1] != row[2])
         return f"Expected numbers {where}, but {text!r} may be {one:.12g} or {other:.12g}. {advice}"
-    examples = (next(t for t in texts if _number(_without_percent([t])[0], mark) is None) for mark in THOUSANDS)
+    examples = (next(t for t in texts if _number(_strip_percent([t])[0], mark) is None) for mark in THOUSANDS)
     return f"Expected one decimal mark {where}, got {' and '.join(map(repr, examples))}. {advice}"

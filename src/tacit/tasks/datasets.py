@@ -1,4 +1,4 @@
-"""Data sets as records (files, checksums, sources, licences), and functions that locate and read their files.
+"""Data sets as values (files, checksums, sources, licences), and functions that locate and read their files.
 
 A file is looked up in `$TACIT_DATA`, then in the cache folder (`$XDG_CACHE_HOME/tacit`, usually `~/.cache/tacit`), then
 where Debian's package `dataset-fashion-mnist` installs. In each folder the layout is `<data set>/<file>`. Every read

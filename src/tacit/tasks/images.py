@@ -20,7 +20,7 @@ from tacit.core.keys import Key
 from tacit.core.losses import Loss
 from tacit.core.schema import choose
 from tacit.data.task import Population, Preprocessing, Samples, Task
-from tacit.errors import expect
+from tacit.errors import expect, whole
 from tacit.tasks import partition as partitions
 from tacit.tasks.datasets import DataSet, locate, read
 from tacit.tasks.formats import image_records, parse_idx
@@ -28,10 +28,11 @@ from tacit.tasks.models import find_model
 from tacit.tasks.sources import CIFAR_10, FASHION_MNIST, MNIST
 
 Partition = Literal["iid", "shards", "dirichlet"]
-Features = Literal["pixels", "oriented-gradients"]
+Features = Literal["pixels", "oriented-gradients", "pixels-and-noise"]
 DIGITS = Path(__file__).with_name("digits.npz")  # licence and attribution in digits.LICENSE.txt
 SCALED_PIXELS = Preprocessing("row", "Pixels are divided by their largest possible value.")
 CELL = 4  # side of a histogram's cell, in pixels
+IRRELEVANT = 196  # inputs of noise beside 784 pixels: a fifth of all
 FEATURE_BATCH = 4096  # images whose features are computed at once, which bounds memory
 
 
@@ -89,7 +90,8 @@ def mnist(
         samples: images per client for `iid` and `shards`. By default all images are assigned, except that `shards`
             gives 600 to each of more than 100 clients, which then share images (Geyer et al.).
         alpha: concentration of `dirichlet`.
-        features: `pixels`, or `oriented-gradients`: 392 features, a public function of each image.
+        features: `pixels`; `oriented-gradients`: 392 features, a public function of each image; or `pixels-and-noise`:
+            the pixels and 196 numbers that say nothing about the digit.
         pool: use only this many of the 60,000 training images, drawn at random; by default all.
         held_out: this many images of the pool are the test set; by default the 10,000 test images of MNIST are.
         public: this many images of the pool are public, and no client owns them.
@@ -97,7 +99,12 @@ def mnist(
         seed: seed of the partition.
     """
     make: Callable[..., nn.Module] = find_model(model)
-    if features == "oriented-gradients":
+    conversions: dict[str, Callable[[Tensor], Tensor]] = {
+        "oriented-gradients": oriented_gradients,
+        "pixels-and-noise": partial(_with_noise, key=_key(seed)),
+    }
+    convert = conversions.get(features)
+    if convert is not None:
         advice = "Use softmax-regression or mlp, or features=pixels."
         expect("inputs" in inspect.signature(make).parameters, f"model={model!r} to take features as inputs", advice)
     reserved = (public, held_out or 0)
@@ -106,9 +113,8 @@ def mnist(
     if partition == "shards" and samples is None and clients > 100:
         samples = 600
     parts = _split(y, clients, partition, alpha, samples, _key(seed))
-    if features == "oriented-gradients":
-        x, test = oriented_gradients(x), (oriented_gradients(test[0]), test[1])
-        public_images = oriented_gradients(public_images[0]), public_images[1]
+    if convert is not None:
+        (x, y), test, public_images = ((convert(images), labels) for images, labels in ((x, y), test, public_images))
         make = partial(make, inputs=x.shape[1])
     return image_task("mnist", make, (x, y), parts, test, public=public_images if public else None)
 
@@ -218,6 +224,12 @@ def oriented_gradients(images: Tensor, *, bins: int = 8) -> Tensor:
     return torch.cat([_histograms(batch, bins) for batch in torch.split(images, FEATURE_BATCH)])
 
 
+def _with_noise(images: Tensor, key: Key) -> Tensor:
+    """The pixels of each image and uniform numbers in [0, 1), which are independent of everything else."""
+    noise = torch.rand(len(images), IRRELEVANT, generator=key.child(f"noise of {len(images)}").public_generator())
+    return torch.cat([images.flatten(1), noise], dim=1)
+
+
 def load_digits() -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
     """The embedded digits: images (1797, 8, 8) with values from 0 to 16, and their classes."""
     with np.load(DIGITS, allow_pickle=False) as arrays:
@@ -283,7 +295,7 @@ def _scale_pixels(images: NDArray[Any]) -> Tensor:
 
 def _public_digits(count: int, key: Key) -> Samples | None:
     """Random MNIST images, if MNIST is present."""
-    expect(count >= 0, f"public={count} >= 0")
+    whole(0, public=count)
     if count == 0 or any(locate(file) is None for file in MNIST.files[:2]):
         return None
     x, y = load_idx(MNIST, "train")

@@ -35,7 +35,7 @@ from tacit.core.losses import BinaryCrossEntropy
 from tacit.data.encoding import Encoding, Preprocessing
 from tacit.data.tables import Table, parse_texts
 from tacit.data.task import Population, Samples, Task
-from tacit.errors import DataError, expect
+from tacit.errors import DataError, expect, one_of
 from tacit.tasks import partition as partitions
 from tacit.tasks.datasets import DataSet, read
 from tacit.tasks.models import medical_net
@@ -144,7 +144,7 @@ def ist(
         largest: only the patients of this many clients, those with the most; none: all.
     """
     table = _read_csv(IST)
-    expect(by in ("hospital", "country"), f"by={by!r} to be hospital or country")
+    one_of(("hospital", "country"), by=by)
     hospitals = np.array([int(number) for number in table["HOSPNUM"]])
     sites = hospitals if by == "hospital" else np.unique(np.asarray(table["COUNTRY"]), return_inverse=True)[1]
     deficits = tuple(f"RDEF{number}" for number in range(1, 9))
@@ -303,7 +303,7 @@ def _encoding(
         detail = f"Minima, maxima and categories are those of {len(public)} public rows."
         constants = Encoding.of(inputs, *names, public)
         return replace(constants, indicators=None, preprocessing=Preprocessing("public", detail))
-    return Encoding.read(encoding).declared([*inputs.columns], patients.name, Path(encoding))
+    return Encoding.read(encoding).for_inputs([*inputs.columns], patients.name, Path(encoding))
 
 
 def _train_test_rows(patients: PatientTable) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

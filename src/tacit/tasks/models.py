@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from tacit.core.schema import choose
-from tacit.errors import expect
+from tacit.errors import one_of, whole, within
 
 _Net = TypeVar("_Net", bound=nn.Module)
 
@@ -121,6 +121,13 @@ def sigmoid_lenet(*, side: int = 28, channels: int = 1, outputs: int = 10) -> nn
 def digits_sigmoid_lenet() -> nn.Sequential:
     """`sigmoid_lenet` for the embedded 8x8 digits: 8,026 parameters."""
     return sigmoid_lenet(side=8)
+
+
+def sigmoid_femnist_cnn(*, outputs: int = 62) -> nn.Sequential:
+    """`femnist_cnn` made smooth, with sigmoids and average pooling, so that it can be inverted: as many parameters."""
+    net = femnist_cnn(outputs=outputs)
+    smooth = {nn.ReLU: nn.Sigmoid(), nn.MaxPool2d: nn.AvgPool2d(2)}
+    return nn.Sequential(*(smooth.get(type(layer), layer) for layer in net))
 
 
 def femnist_cnn(*, outputs: int = 62, dropout: bool = False) -> nn.Sequential:
@@ -237,8 +244,8 @@ def mobilenet_v2(*, norm: Literal["group", "batch"] = "group", width: float = 1.
 
     Reference: Sandler et al. MobileNetV2: Inverted Residuals and Linear Bottlenecks. CVPR 2018.
     """
-    expect(norm in ("group", "batch"), f"norm={norm!r} to be 'group' or 'batch'")
-    expect(0 < width <= 1, f"width={width} in (0, 1]")
+    one_of(("group", "batch"), norm=norm)
+    within("(0, 1]", width=width)
     stages = (  # expansion, channels, blocks, stride
         (1, 16, 1, 1),
         (6, 24, 2, 1),
@@ -248,12 +255,12 @@ def mobilenet_v2(*, norm: Literal["group", "batch"] = "group", width: float = 1.
         (6, 160, 3, 2),
         (6, 320, 1, 1),
     )
-    inputs = _scaled(32, width)
+    inputs = _scale(32, width)
     blocks: list[nn.Module] = [*_convolution(3, inputs, 3), nn.ReLU()]
     for expansion, channels, repeats, stride in stages:
         for repeat in range(repeats):
-            blocks.append(InvertedResidual(inputs, _scaled(channels, width), expansion, stride if repeat == 0 else 1))
-            inputs = _scaled(channels, width)
+            blocks.append(InvertedResidual(inputs, _scale(channels, width), expansion, stride if repeat == 0 else 1))
+            inputs = _scale(channels, width)
     blocks += [
         *_convolution(inputs, 1280, 1),
         nn.ReLU(),
@@ -282,7 +289,7 @@ def with_group_norm(model: _Net, *, groups: int = 8) -> _Net:
         >>> with_group_norm(nn.Sequential(nn.BatchNorm2d(12)))[0].num_groups
         4
     """
-    expect(groups > 0, f"groups={groups} > 0")
+    whole(1, groups=groups)
 
     def convert(old: _BatchNorm) -> nn.Module:
         channels = old.num_features
@@ -333,7 +340,7 @@ def _convert_layer(old: _BatchNorm, convert: Callable[[_BatchNorm], nn.Module]) 
     return new.train(old.training)
 
 
-def _scaled(channels: int, width: float) -> int:
+def _scale(channels: int, width: float) -> int:
     """A fraction of the channels, as the nearest multiple of 8 that is not less than 90 % of it."""
     nearest = max(8, int(channels * width + 4) // 8 * 8)
     return nearest if nearest >= 0.9 * channels * width else nearest + 8
@@ -357,7 +364,17 @@ def _glorot(net: nn.Sequential) -> nn.Sequential:
 
 _FACTORIES: tuple[Callable[[], nn.Module], ...] = (
     *(mcmahan_cnn, geyer_mlp, mlp, softmax_regression, lenet, mobilenet_v2, mobilenet_v2_quarter, sigmoid_lenet),
-    *(digits_sigmoid_lenet, femnist_cnn, tanh_cnn, hospital_net, medical_net, digits_net, digits_mlp, linear),
+    *(
+        digits_sigmoid_lenet,
+        femnist_cnn,
+        sigmoid_femnist_cnn,
+        tanh_cnn,
+        hospital_net,
+        medical_net,
+        digits_net,
+        digits_mlp,
+        linear,
+    ),
 )
 MODELS = {factory.__name__.replace("_", "-"): factory for factory in _FACTORIES}
 

@@ -20,8 +20,8 @@ def table(
     kind: Literal["auto", "classes", "number"] = "auto",
     classes: str = "",
     person: str | None = None,
-    model: Literal["mlp", "logistic"] = "mlp",
-    hidden: int = HIDDEN,
+    model: Literal["mlp", "logistic", "standardised"] | None = None,
+    hidden: int | None = None,
     seed: int = 0,
 ) -> Task:
     """Your own table: a CSV or Parquet file with a column that names the client, or a folder with one file per client.
@@ -41,11 +41,13 @@ def table(
         classes: the values of a target with classes, separated by commas; empty: those in the rows, which no guarantee
             covers.
         person: the column that says which rows are one person's; none: every row is a person of its own.
-        model: `mlp` has one hidden layer; `logistic` is linear.
-        hidden: units of the hidden layer of `mlp`.
+        model: `mlp` has one hidden layer; `logistic` is linear; `standardised` is linear, with inputs that the first
+            round of dp-fedsgd standardises. None: one that suits the method, linear where noise is added.
+        hidden: units of the hidden layer of `mlp`, which is then the model; None: 32, if it is.
         seed: seed of the split.
     """
-    expect(hidden >= 1, f"hidden={hidden} >= 1", "For a linear model, set model=logistic.")
+    expect(hidden is None or hidden >= 1, f"hidden={hidden} >= 1", "For a linear model, set model=logistic.")
+    chosen = model is not None or hidden is not None
     expect(data != "", "a CSV or Parquet file or a folder of them", "Add --data FILE --client COLUMN --target COLUMN.")
     expect(target != "", f"the column of {data} to predict", "Add --target COLUMN.")
     return Task.from_table(
@@ -54,7 +56,7 @@ def table(
         target=target,
         test=test,
         public=public,
-        model=TableModel(model, hidden),
+        model=TableModel(model or "mlp", hidden or HIDDEN, chosen=chosen),
         drop=_names(drop),
         categories=_names(categories),
         encoding=encoding,

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tacit.core.keys import Key
 from tacit.data.population import by_key
-from tacit.errors import DataError, expect
+from tacit.errors import DataError, expect, positive, whole
 
 __all__ = ["RowParts", "by_key", "dirichlet", "iid", "label_shards"]
 
@@ -62,7 +62,7 @@ def label_shards(labels: Tensor, clients: int, key: Key, *, shards: int = 2, sam
         >>> [len(part) for part in parts] == [6] * 10
         True
     """
-    expect(shards > 0, f"shards={shards} > 0")
+    whole(1, shards=shards)
     _expect_enough(len(labels), clients, shards if samples is None else 0)
     if samples is None:
         pool = _by_class(labels, 1, key)
@@ -87,7 +87,7 @@ def dirichlet(labels: Tensor, clients: int, key: Key, *, alpha: float) -> RowPar
         >>> sum(len(part) for part in parts)
         1000
     """
-    expect(alpha > 0, f"alpha={alpha} > 0")
+    positive(alpha=alpha)
     _expect_enough(len(labels), clients, 1)
     generator = key.child("dirichlet").public_numpy()
     assigned: list[list[Tensor]] = [[] for _ in range(clients)]
@@ -123,7 +123,7 @@ def _fill_empty(parts: RowParts) -> RowParts:
 
 def _expect_enough(count: int, clients: int, each: int) -> None:
     """Check that there are clients, and at least `each` samples for every one of them."""
-    expect(clients > 0, f"clients={clients} > 0")
+    whole(1, clients=clients)
     expect(each >= 0, f"samples={each} > 0")
     needed = max(1, clients * each)
     if count < needed:

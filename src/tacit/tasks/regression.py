@@ -26,7 +26,7 @@ from tacit.core.schema import choose
 from tacit.data.population import owners_of
 from tacit.data.tables import parse_texts
 from tacit.data.task import Population, Preprocessing, Samples, Task
-from tacit.errors import DataError, expect
+from tacit.errors import DataError, expect, whole
 from tacit.tasks.datasets import read
 from tacit.tasks.models import hospital_net, linear
 from tacit.tasks.sources import CMS_IPPS, ZIP_LATLON
@@ -55,8 +55,7 @@ def synthetic(
         >>> len(task.population), task.population.x.shape
         (4, torch.Size([40, 2]))
     """
-    expect(clients > 0, f"clients={clients} > 0")
-    expect(samples > 0, f"samples={samples} > 0")
+    whole(1, clients=clients, samples=samples)
     expect(clients * samples <= _MAX_SAMPLES, f"clients={clients} times samples={samples} <= {_MAX_SAMPLES}")
     key = Key.from_seed(seed, "synthetic")
     x, y = _draw(clients, samples, key.child("train"))

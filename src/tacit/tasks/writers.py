@@ -19,7 +19,7 @@ from tacit.core.losses import CrossEntropy, Loss, RootBrier
 from tacit.core.schema import choose
 from tacit.data.population import owners_of
 from tacit.data.task import Task
-from tacit.errors import DataError, expect
+from tacit.errors import DataError, expect, within
 from tacit.tasks import partition as partitions
 from tacit.tasks.datasets import data_folders, read
 from tacit.tasks.formats import parse_idx
@@ -76,7 +76,7 @@ def femnist(
         model: name of a model for (1, 28, 28) inputs and 62 classes.
         seed: seed of the choice of rotated and of held-out writers.
     """
-    expect(0 < held_out < 1, f"held_out={held_out:g} in (0, 1)")
+    within("(0, 1)", held_out=held_out)
     x, y, parts = read_leaf(_find_folder(folder))
     expect(len(parts) >= 2, f"at least 2 writers in {folder}, got {len(parts)}")
     key = Key.from_seed(seed, "femnist")
