@@ -1,3 +1,4 @@
+import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,6 +9,7 @@ from experiments import busy
 
 import scale
 
+gc.disable()  # until all tests are collected: nothing of that is garbage
 torch.set_num_threads(1)  # the tensors of tests are small, so that threads cost more than they gain
 DATA = os.environ.get("TACIT_DATA")  # before a test changes it
 HELD = pytest.StashKey[int | None]()
@@ -31,6 +33,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     left = scale.select(items, "laws" if by_id and chosen == "commit" else chosen, config.option.commit)
     if left:
         config.hook.pytest_deselected(items=left)
+
+
+def pytest_collection_finish() -> None:
+    """Collect garbage again, but never look for it among the modules and thousands of tests, and less often."""
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 20)
+    gc.enable()
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:

@@ -11,15 +11,17 @@ PUBLIC = """
 train rounds Run State Report MlflowLog TensorBoardLog
 Task Population Preprocessing tasks
 CrossEntropy BinaryCrossEntropy SequenceCrossEntropy MeanSquared RootMeanSquared RootBrier
+describe survival regress Analysis
 Method Budget methods pieces card Card probe
 TacitError UserError CompositionError DataError ModelError TrainingError
 """
 PIECES = """
-AccuracySensitivity Add AdmmPrune BestOf ByImportance CentralGaussian Compact Csr DistributedGaussian DpSgd
-EllipsoidClip Enclave Everyone FixedClip FixedRandom FixedSize Graded Grid Growing IdealSum Identity InputFeatures
-KMeans Keep MagnitudePrune Masked Mean MedianClip MetricLaplace Momentum NbaflGaussian NoNoise Plain Poisson
-PublicClip PublicMovement QuantileClip RandomK Reals RecordClip RecordGradient ReleasedMovement Replace Schedule
-SecureSum Select Sense Sgd SingleWeights Size TopK TwoLevel Vote WeightVariance WeightedMean
+AccuracySensitivity Add AdmmPrune BestOf ByImportance CentralGaussian Compact Csr DistributedGaussian DistributedLaplace
+DpSgd EllipsoidClip Enclave Everyone FixedClip FixedRandom FixedSize Graded Grid Growing IdealSum Identity InputFeatures
+KMeans Keep KeepSum MagnitudePrune Masked Mean MedianClip MetricLaplace Momentum NbaflGaussian NoNoise Plain Poisson
+PublicClip PublicMovement QuantileClip QuerySum RandomK Reals RecordClip RecordDescent RecordGradient ReleasedMovement
+Replace Schedule SecureSum Select Sense Sgd SingleWeights Size StandardisedDescent TermClip TopK Total TwoLevel Vote
+WeightVariance WeightedMean
 """
 
 
@@ -52,7 +54,7 @@ def test_importing_tacit_loads_no_torch():
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-HEAVY = ("scipy", "dp_accounting", "matplotlib", "pandas", "polars", "pyarrow", "sklearn", "rich", "nvflare", "mlflow",
+HEAVY = ("scipy", "dp_accounting", "matplotlib", "pandas", "polars", "pyarrow", "sklearn", "rich", "grpc", "mlflow",
          "tensorboard", "onnx", "onnxruntime", "torch.onnx", "torch._dynamo", "torch.utils.tensorboard")  # fmt: skip
 STEPS = """
 import json, sys

@@ -1,4 +1,4 @@
-"""Every command and every example in README and docs runs.
+"""Every command and every example in README and docs runs; for one commit a part of those that need nothing of others.
 
 Commands run in this process, each once. Long ones are shortened (`SHORT`), because what they compute is tested
 elsewhere: the point here is that the command line, its options and their combination are still right. In a
@@ -64,6 +64,7 @@ def needs_data(command: str) -> bool:
     return any(entry.data and (name in words or name == default) for name, entry in tasks.TASKS.items())
 
 
+@pytest.mark.law
 @pytest.mark.parametrize("code", EXAMPLES)
 def test_examples_run(
     code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -74,6 +75,7 @@ def test_examples_run(
     assert capsys.readouterr().err == ""
 
 
+@pytest.mark.law
 @pytest.mark.parametrize("command", dict.fromkeys(shortened(c) for c in COMMANDS if c.startswith("tacit ")))
 def test_commands_run(
     command: str,

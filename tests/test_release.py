@@ -3,9 +3,12 @@
 import re
 import subprocess
 import tomllib
+from importlib.metadata import distribution
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 import tacit
 from tacit import cli
@@ -101,3 +104,30 @@ def test_every_change_since_the_release_is_a_fragment() -> None:
         if path.name != "README.md":
             assert re.fullmatch(rf"[a-z0-9-]+\.({'|'.join(kinds)})\.md", path.name), path.name
             assert path.read_text().strip(), path.name
+
+
+def test_the_lock_of_a_federation_has_hashes_and_one_package_more_than_tacit_alone() -> None:
+    """Its versions are those of the environment in which Tacit is tested."""
+
+    def versions(text: str) -> dict[str, str]:
+        rows = re.findall(r"^([\w.-]+)==([\w.]+)(\+cpu)?", text, re.MULTILINE)
+        return {re.sub(r"[-_.]+", "-", name).lower(): version for name, version, _ in rows}
+
+    text = (ROOT / "requirements-federation.lock").read_text()
+    locked, tested = versions(text), versions((ROOT / "requirements.lock").read_text())
+    assert len(re.findall(r"--hash=sha256:[0-9a-f]{64}$", text, re.MULTILINE)) == len(locked)
+    assert {name: tested.get(name, version) for name, version in locked.items()} == locked
+    own = [*PROJECT["dependencies"], *EXTRAS["federation"]]
+    needed, names = set(), [re.sub(r"[-_.]+", "-", re.split(r"[<>=!~ ]", each)[0]).lower() for each in own]
+    while names:
+        name = names.pop()
+        if name not in needed:
+            needed.add(name)
+            requires = (Requirement(line) for line in distribution(name).requires or [])
+            names += [canonicalize_name(each.name) for each in requires if _is_needed(each)]
+    assert set(locked) == needed
+    assert [each.split(">")[0] for each in EXTRAS["federation"]] == ["grpcio"]
+
+
+def _is_needed(requirement: Requirement) -> bool:
+    return requirement.marker is None or requirement.marker.evaluate({"extra": ""})

@@ -31,7 +31,7 @@ from tacit.core import (
 from tacit.core.client_half import ClientHalf
 from tacit.core.server_half import aggregate_messages, broadcast, client_view, finish_round, reject_unusable
 from tacit.data import Population
-from tacit.engine.batches import Batches, plan_batches
+from tacit.engine.batches import Batches, make_batches
 from tacit.engine.layout import Layout
 from tacit.engine.learners.kernels import KernelLearner, kernel_learner
 from tacit.engine.waves import AutoLearner, StackedClients
@@ -199,7 +199,7 @@ class CanDescend(Protocol):
 def updates(learner: CanDescend, weights: Tensor, clients: Population, descent: Descent) -> Rows:
     """The updates of all clients, from shared weights or each from its own row."""
     numbers = torch.arange(len(clients))
-    return learner.descend(weights, plan_batches(clients, numbers, descent, weights.dtype), descent, numbers)
+    return learner.descend(weights, make_batches(clients, numbers, descent, weights.dtype), descent, numbers)
 
 
 def weights_of(model: nn.Module) -> Tensor:
@@ -243,7 +243,7 @@ def answer(half: ClientHalf, request: bytes, data: Wave, memory: ClientMemory) -
 
 def server_side(method: Method, state: State, messages: Messages, now: ServerRound) -> State:
     """The state after a round whose messages are all at hand, in a conversation of this round alone."""
-    accepted, _ = reject_unusable(messages, method.max_norm(messages.rows.dim))
+    accepted, _ = reject_unusable(messages, method.max_norm_accepted(messages.rows.dim))
     with method.channel.open(method, now.population) as conversation:
         total = aggregate_messages(method, conversation, state, accepted, now)
         return finish_round(method, conversation, state, total, now)

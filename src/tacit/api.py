@@ -17,6 +17,7 @@ from tacit.core import (
 )
 from tacit.data import Population, Preprocessing, Task
 from tacit.errors import CompositionError, DataError, ModelError, TacitError, TrainingError, UserError
+from tacit.report.analyses import Analysis, describe, regress, survival
 from tacit.report.cards import Card, card
 from tacit.report.mlflow_log import MlflowLog
 from tacit.report.tensorboard_log import TensorBoardLog
@@ -45,6 +46,11 @@ __all__ = [  # noqa: RUF022 (by what they are for)
     "MeanSquared",
     "RootMeanSquared",
     "RootBrier",
+    # analyses of tables
+    "describe",
+    "survival",
+    "regress",
+    "Analysis",
     # methods and their pieces
     "Method",
     "Budget",

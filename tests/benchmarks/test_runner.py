@@ -38,7 +38,7 @@ def test_a_contestant_that_dies_or_hangs_is_reported_and_the_others_continue(
     for name, text, environment in (("flower", source, runner.PROJECT), ("plain-loop", GOOD, runner.PROJECT)):
         (tmp_path / f"{name}.py").write_text(text)
         made.append(replace(runner.FRAMEWORKS[name], script=str(tmp_path / f"{name}.py"), environment=environment))
-    settings = runner.Settings(rounds=2, warm_ups=1, workers=1, patience=1.0 if "hangs" in kind else 60.0)
+    settings = runner.Settings(rounds=2, warm_ups=1, workers=1, timeout=1.0 if "hangs" in kind else 60.0)
     good, bad = runner.measure("tiny", made, settings)
     assert (good.framework, good.rounds, good.failure) == ("plain-loop", [0.25, 0.25], None)
     assert (bad.framework, bad.seconds) == ("flower", None)

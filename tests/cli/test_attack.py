@@ -68,7 +68,7 @@ def test_membership_prints_both_attacks(capsys):
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("attack dlg fl-std --batch 9", "batch=9 from 1 to 8"),
+        ("attack dlg fl-std --batch 9", "batch=9 in [1, 8]"),
         ("attack dlg fl-std --task synthetic", "a task with images"),
         ("attack dlg fl-stt", "Did you mean"),
         ("attack dlg fl-std --images 0", "images=0 >= 1"),
@@ -111,8 +111,8 @@ def test_a_study_of_attacks_runs_once_and_is_drawn_from_its_results(capsys):
     out, err = capsys.readouterr()
     names, first, second = out.splitlines()[1:4]
     assert names.split()[:5] == ["row", "images", "recovered", "unrecognisable", "SSIM"]
-    assert first.split()[:4] == ["plain", "3", "3", "0"]
-    assert second.split()[:4] == ["summed", "0", "0", "0"]
+    assert first.split()[:6] == ["plain", "(one", "seed)", "3", "3", "0"]
+    assert second.split()[:6] == ["summed", "(one", "seed)", "0", "0", "0"]
     assert "plain, seed 0" in err or "client" not in err  # progress is printed only on slow machines
     picture = Path("saved.png").read_bytes()
     assert main(command) == 0  # the attacks are not repeated

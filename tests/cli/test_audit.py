@@ -7,7 +7,7 @@ from cli.refusals import assert_refused
 from tacit.attacks.bounds import OneRunGuesses
 from tacit.attacks.claims import AuditResult, Claim, Power
 from tacit.cli import main
-from tacit.cli.commands.audit import _conclusion, _missed
+from tacit.cli.commands.audit import _conclusion, _power_lines
 from tacit.pieces.mechanisms import CentralGaussian
 
 SMALL = ["--task-set", "clients=10", "--rounds", "1", "--set", "noise=1", "cohort=10"]
@@ -20,8 +20,11 @@ def test_the_lower_bound_is_printed_with_the_claim_and_with_what_could_have_been
     assert lines[1].startswith("claimed ε if in every cohort  ")
     assert lines[2].startswith("lower bound on ε (Clopper-Pearson)  ")
     assert lines[3].startswith("lower bound on ε (Gaussian)  ")
-    assert lines[-2] == "No violation was found. This is no proof: see what this audit could have missed."
-    assert lines[-1].startswith("With a tenth of the claimed noise, ")
+    end = lines.index("No violation was found. This is no proof: see what this audit could have missed.")
+    assert lines[end + 1].startswith("With a tenth of the claimed noise, ")
+    assert lines[end + 2].startswith("Tried: ")
+    assert "5 hostile clients in the task's own model" in lines[end + 2]
+    assert lines[-1].startswith("Not seen: timing")
 
 
 def test_one_run_as_json(capsys):
@@ -31,6 +34,10 @@ def test_one_run_as_json(capsys):
     assert 0 <= document["power"]["tenth"] <= 1
     assert document["violated"] is False
     assert document["claimed_epsilon"] > 0
+    assert document["tried"] == [
+        "Tried: 50 canaries in one run of the engine, with gradients that the adversary chooses."
+    ]
+    assert document["not_seen"]
 
 
 def test_a_method_without_a_claim_is_audited_too(capsys):
@@ -38,7 +45,7 @@ def test_a_method_without_a_claim_is_audited_too(capsys):
     assert main(["audit", "fedavg", *small]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert "none: no noise is added" in lines[0]
-    assert lines[-1] == "No privacy is claimed, and the audit found leakage: ε is at least 100."
+    assert "No privacy is claimed, and the audit found leakage: ε is at least 100." in lines
 
 
 def test_a_violated_claim_is_exit_code_1(capsys, monkeypatch):
@@ -74,14 +81,14 @@ def test_every_result_has_its_conclusion():
 
 def test_silence_is_never_safety():
     silent = AuditResult(Claim(epsilon=2.0, delta=1e-5), {"Clopper-Pearson": 0.0})
-    (weak,) = _missed(Power(0.4, None, None), silent)
+    (weak,) = _power_lines(Power(0.4, None, None), silent)
     assert weak.startswith(
         "With a tenth of the claimed noise, 40 % of such audits would find a violation: this audit is too"
     )
-    (strong,) = _missed(Power(1.0, 3.5, 1.3), silent)
+    (strong,) = _power_lines(Power(1.0, 3.5, 1.3), silent)
     assert "less than a factor of 1.3 of missing noise (ε = 3.5), and any leak in what it does not look at" in strong
     refuted = AuditResult(Claim(epsilon=2.0, delta=1e-5), {"Clopper-Pearson": 3.0})
-    assert _missed(Power(1.0, 3.5, 1.3), refuted) == []
+    assert _power_lines(Power(1.0, 3.5, 1.3), refuted) == []
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@ import json
 import math
 import sys
 
-from tacit.cli._console import aligned, print_json
+from tacit.cli._console import align, print_json
 from tacit.cli._progress import track
 
 
@@ -16,8 +16,8 @@ def test_numbers_that_json_does_not_have_are_null(capsys) -> None:
 
 def test_lines_are_aligned_without_spaces_at_their_ends() -> None:
     rows = [("a", "long name", "x"), ("bb", "b", "10")]
-    assert aligned(rows) == ["a   long name   x", "bb  b          10"]
-    assert aligned(rows, left=3) == ["a   long name  x", "bb  b          10"]
+    assert align(rows) == ["a   long name   x", "bb  b          10"]
+    assert align(rows, left=3) == ["a   long name  x", "bb  b          10"]
 
 
 def test_steps_pass_through_a_bar_on_a_terminal_and_lines_elsewhere(capsys, monkeypatch) -> None:

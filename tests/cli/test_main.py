@@ -182,7 +182,7 @@ def raising(error: BaseException):
         (
             PermissionError(13, "Permission denied", "kit/startup"),
             2,
-            "tacit: Could not open kit/startup: Permission denied. Run as the user to whom it belongs.\n",
+            "tacit: Could not open kit/startup: Permission denied. Run as its owner, or choose another path.\n",
         ),
         (OSError(36, "File name too long", "99"), 2, "tacit: Could not open 99: File name too long.\n"),
         (MemoryError(), 1, "tacit: Out of memory. Use fewer workers, smaller batches or a smaller model.\n"),

@@ -123,7 +123,7 @@ def test_the_overhead_of_secure_aggregation_is_reported_by_phase(capsys):
     assert main(["run", "fl-std", "fl-top-dp", *options, "channel.level=semi_honest", "sampler=FixedSize(12)"]) == 0
     printed = capsys.readouterr().out
     assert re.search(r"Secure aggregation overhead: [\d.]+ .B \(\d+ % of the payload\)\.", printed)
-    assert re.search(r"Overhead by phase: announce .*, share .*, upload .*, open ", printed)
+    assert re.search(r"Overhead by phase: set-up .*, upload .*, open ", printed)
     assert re.search(r"Values are rounded to multiples of \S+ and summed modulo 2\^32\.", printed)
     assert re.search(r"Rounding to integers costs \d+(\.\d\d)? % more noise\.", printed)
     assert main(["run", "fl-top-dp", *options, "sampler=FixedSize(12)", "--json"]) == 0
@@ -228,8 +228,8 @@ BAD = [
     ("none.toml", ["none.toml", "No such file"]),
     ("bad.toml", ["bad.toml", "'methd'", "Did you mean 'method'?"]),
     ("", ["method's name", "--resume"]),
-    ("--resume nowhere", ["nowhere holds no run"]),
-    ("--resume taken", ["taken holds no run"]),
+    ("--resume nowhere", ["got nowhere, which has no manifest.json"]),
+    ("--resume taken", ["got taken, which has no manifest.json"]),
     ("--resume taken --rounds 3", ["--resume", "without --rounds"]),
     ("--resume taken --set cohort=3", ["--resume", "without --set"]),
     ("--resume taken --patient person", ["--resume", "without --person"]),

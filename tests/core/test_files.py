@@ -3,8 +3,9 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -73,7 +74,7 @@ def test_a_locked_folder_keeps_others_out(tmp_path: Path) -> None:
     count.write_text("0")
 
     def add_one() -> None:
-        with files.locked(tmp_path):
+        with files.lock_folder(tmp_path):
             number = int(count.read_text())
             time.sleep(0.01)
             files.write(count, str(number + 1).encode())
@@ -100,10 +101,77 @@ def test_without_locks_everything_can_be_imported_and_files_are_written(tmp_path
         "from pathlib import Path\n"
         "import tacit.api, tacit.cli, tacit.runs.directory, tacit.federation.journal\n"
         "from tacit.core import files\n"
-        "with files.locked(Path('.')):\n"
+        "with files.lock_folder(Path('.')):\n"
         "    files.write(Path('it'), b'content')\n"
         "journal = tacit.federation.journal.AuditLog(Path('log.jsonl'))\n"
         "journal.append('started')\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=tmp_path, timeout=120)
     assert (tmp_path / "it").read_bytes() == b"content"
+
+
+@contextmanager
+def umask(mask: int) -> Iterator[None]:
+    before = os.umask(mask)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
+def mode(path: Path) -> int:
+    return path.stat().st_mode & 0o777
+
+
+def test_private_files_and_their_folders_are_private_whatever_the_umask(tmp_path: Path) -> None:
+    with umask(0):
+        files.write(tmp_path / "new" / "folder" / "file", b"one", parents=True, private=True)
+        files.touch_private(tmp_path / "touched")
+    assert [mode(tmp_path / "new"), mode(tmp_path / "new" / "folder")] == [0o700, 0o700]
+    assert [mode(tmp_path / "new" / "folder" / "file"), mode(tmp_path / "touched")] == [0o600, 0o600]
+
+
+def test_a_prepared_temporary_file_receives_nothing(tmp_path: Path) -> None:
+    """Another user who may write in the folder makes a file or a link of every name that can be guessed."""
+    (tmp_path / "theirs").touch()
+    (tmp_path / ".secret.partial").symlink_to(tmp_path / "theirs")
+    (tmp_path / ".other.partial").touch(0o666)
+    for name in ("secret", "other"):
+        files.write(tmp_path / name, b"content", private=True)
+        assert (mode(tmp_path / name), (tmp_path / name).read_bytes()) == (0o600, b"content")
+    assert not (tmp_path / "secret").is_symlink()
+    assert (tmp_path / "theirs").read_bytes() == (tmp_path / ".other.partial").read_bytes() == b""
+
+
+def test_a_guessed_name_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("secrets.token_hex", lambda _: "guessed")
+    (tmp_path / "theirs").touch()
+    (tmp_path / ".file.guessed.partial").symlink_to(tmp_path / "theirs")
+    with pytest.raises(StorageError):
+        files.write(tmp_path / "file", b"content", private=True)
+    assert (tmp_path / "theirs").read_bytes() == b""
+    assert not (tmp_path / "file").exists()
+
+
+def test_what_killed_writes_left_is_removed(tmp_path: Path) -> None:
+    """It may be the copy of a key that was to be erased; what another process writes now stays."""
+    for name, age in ((".key.0011.partial", 3600), (".key.0022.partial", 0), (".keys.0033.partial", 3600)):
+        (tmp_path / name).touch()
+        os.utime(tmp_path / name, (time.time() - age, time.time() - age))
+    files.write(tmp_path / "key", b"new", private=True)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".key.0022.partial", ".keys.0033.partial", "key"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes files of other users")
+def test_a_file_of_another_user_is_not_appended_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "log").touch(0o666)
+    os.chown(tmp_path / "log", 4321, 4321)
+    (tmp_path / "link").symlink_to(tmp_path / "mine")
+    (tmp_path / "mine").touch()
+    os.chown(tmp_path / "link", 4321, 4321, follow_symlinks=False)
+    monkeypatch.setattr(os, "geteuid", lambda: 77)
+    for name in ("log", "link"):
+        with pytest.raises(StorageError, match="another user made it"):
+            files.touch_private(tmp_path / name)
+    monkeypatch.undo()
+    files.touch_private(tmp_path / "mine")

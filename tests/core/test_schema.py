@@ -4,7 +4,7 @@ from typing import Literal
 
 import pytest
 
-from tacit.core.schema import annotation_of, call, changed, choose, instead_of, suggestion
+from tacit.core.schema import annotation_of, call, change_fields, choose, instead_of, suggestion
 from tacit.errors import UserError
 
 
@@ -116,10 +116,10 @@ class Length:
 
 
 def test_a_field_that_is_given_instead_of_another_resets_it():
-    assert changed(Length(epochs=5), {"steps": "3"}, "length") == Length(steps=3)
-    assert changed(Length(steps=3), {"epochs": 2}, "length") == Length(epochs=2)
-    assert changed(Length(epochs=5), {"steps": "none"}, "length") == Length(epochs=5)
-    assert changed(Length(), {"steps": 3, "epochs": 2}, "length") == Length(steps=3, epochs=2)
+    assert change_fields(Length(epochs=5), {"steps": "3"}, "length") == Length(steps=3)
+    assert change_fields(Length(steps=3), {"epochs": 2}, "length") == Length(epochs=2)
+    assert change_fields(Length(epochs=5), {"steps": "none"}, "length") == Length(epochs=5)
+    assert change_fields(Length(), {"steps": 3, "epochs": 2}, "length") == Length(steps=3, epochs=2)
 
 
 def test_a_misspelt_family_suggests_its_members() -> None:

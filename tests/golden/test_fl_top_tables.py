@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from tacit.core import Report
-from tacit.papers.study_files import packaged_studies
+from tacit.papers.study_files import studies_folder
 from tacit.pieces.codecs import Size
 from tacit.pieces.samplers import Poisson
 from tacit.privacy.accountants import RdpClassic
@@ -20,7 +20,7 @@ from tacit.runs.bandwidth import Bandwidth, cost
 from tacit.wire import frames
 from tacit.wire.frames import Part
 
-EXPECTED = packaged_studies() / "fl-top" / "expected.toml"
+EXPECTED = studies_folder() / "fl-top" / "expected.toml"
 HEADER = 36  # bytes of the header of a frame with one part (`tacit.wire.frames`)
 DELTA = 1e-5
 

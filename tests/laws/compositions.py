@@ -254,7 +254,7 @@ UNREGISTERED: tuple[Method, ...] = (
 
 def all_methods() -> Mapping[str, Method]:
     """All of them by name, with cohorts that fit a small population."""
-    registered = {name: _with_few_draws(methods.make(name, _small(name))) for name in methods.definitions()}
+    registered = {name: _with_few_draws(methods.make(name, small_arguments(name))) for name in methods.definitions()}
     return {**registered, **{method.name: method for method in UNREGISTERED}}
 
 
@@ -267,7 +267,8 @@ def _with_few_draws(method: Method) -> Method:
     return replace(method, mechanism=replace(mechanism, clip=few))
 
 
-def _small(name: str) -> dict[str, object]:
+def small_arguments(name: str) -> dict[str, object]:
+    """Arguments with which a method trains a small population within a second."""
     parameters = inspect.signature(methods.find(name)).parameters
     from_budget = "noise" in parameters and parameters["noise"].default is None  # here the noise is given instead
     in_steps = "descent" in parameters and parameters["descent"].default.steps is not None

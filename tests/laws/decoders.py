@@ -380,7 +380,7 @@ def _saved() -> list[Path]:
 def _check_experiment(path: Path) -> object:
     experiment = experiments.read(path)
     experiment.check_names()
-    return experiment.build_method(), experiment.typed_args()
+    return experiment.build_method(), experiment.convert_args()
 
 
 def _make_method(data: bytes) -> object:

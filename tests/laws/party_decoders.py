@@ -1,7 +1,6 @@
 """Decoders of what parties of a federation and enclaves exchange, and of what they keep."""
 
 import functools
-import json
 import struct
 import tempfile
 from collections.abc import Callable, Iterator
@@ -28,9 +27,12 @@ from tacit.federation.plan.directory import Directory, new_identity, read_direct
 from tacit.federation.plan.plan import read_plan
 from tacit.federation.site.accepted_plan import SiteProgress
 from tacit.federation.site.files import read_site
-from tacit.federation.transport.nvflare.kits import name_in_kit
+from tacit.federation.transport.grpc.frames import Kind, Receiver, frames
+from tacit.federation.transport.grpc.hello import Hello
+from tacit.federation.transport.kits import Enrolment, ServerAddress, ServerKit, SiteKit
 from tacit.privacy.ledger import Ledger
 from tacit.privacy.ledger_head import head_file, read_head
+from tacit.protocols.certificates import CertificateKey
 from tacit.protocols.crypto import public_identity
 from tacit.runs import key_file
 from tacit.wire.packing import Reader, pack_number
@@ -60,18 +62,21 @@ def _federation() -> Iterator[Decoder]:
     yield Decoder(
         "site continuation",
         read_continuation,
-        [site_messages.pack(site_messages.Continuation(bytes(32), session, b"r"))],
+        [site_messages.pack(site_messages.Continuation(bytes(32), session, 1, b"r"))],
         BYTES,
     )
+    read_preparation = functools.partial(site_messages.read_request, kind=site_messages.Preparation)
+    prepared = site_messages.Preparation(bytes(32), bytes(16), 3, 1, 1, b"r")
+    yield Decoder("site preparation", read_preparation, [site_messages.pack(prepared)], BYTES)
     replies = [
-        site_messages.pack(site_messages.signed("continue", site_messages.Answer(0, session, b"body"), identity)),
+        site_messages.pack(site_messages.sign_reply("continue", site_messages.Answer(0, session, b"body"), identity)),
         site_messages.pack(
-            site_messages.signed("continue", site_messages.Refusal(0, session, "policy", "No."), identity)
+            site_messages.sign_reply("continue", site_messages.Refusal(0, session, "policy", "No."), identity)
         ),
     ]
     read = functools.partial(site_messages.read_reply, verb="continue", session=session, site=0, identities=known)
     yield Decoder("site reply", read, replies, BYTES)
-    directory = Directory({"a": known[0]}).to_toml().encode()
+    directory = Directory({"a": known[0]}, server=bytes(32)).to_toml().encode()
     yield Decoder("directory", with_file("d.toml", read_directory), [directory], TEXT)
     plan = (
         b'method = "fl-std"\nmodel = "acme.models:net"\nsites = "d.toml"\nargs = { rounds = 3 }\n'
@@ -113,10 +118,10 @@ def _enclaves() -> Iterator[Decoder]:
 
 
 def _kept() -> Iterator[Decoder]:
-    progress = SiteProgress({"train": 3}, {"train 00": (2, 1)}, bytes(32).hex()).to_bytes()
-    yield Decoder("site progress", with_file("progress.json", SiteProgress.read), [progress], TEXT)
-    kit = {"client": {"fqsn": "a", "ssl_private_key": "client.key"}, "servers": [{"name": "s"}]}
-    yield Decoder("start-up kit", _kit_name, [json.dumps(kit).encode()], TEXT)
+    progress = SiteProgress({"train": 3}, {"train": (2, 1)}, bytes(32).hex(), "00", 1).to_bytes(bytes(range(32)))
+    read_progress = functools.partial(SiteProgress.read, identity=bytes(range(32)))
+    yield Decoder("site progress", with_file("progress.json", read_progress), [progress], TEXT)
+    yield from _kits()
     with in_file("key", b"") as path:
         path.unlink()
         new_identity(path)
@@ -156,11 +161,22 @@ def _accepted(data: bytes) -> object:
     return read_site(next(Path(_folder().name).rglob("site.toml"))).accepted_plan(digest)
 
 
-def _kit_name(data: bytes) -> object:
+def _kits() -> Iterator[Decoder]:
     with tempfile.TemporaryDirectory() as folder:
-        Path(folder, "startup").mkdir()
-        Path(folder, "startup", "fed_client.json").write_bytes(data)
-        return name_in_kit(Path(folder))
+        kit, server = SiteKit(Path(folder, "kit")), ServerKit(Path(folder, "server"))
+        kit.make(bytes(range(32)))
+        server.make("localhost", 8002)
+        enrolment, address = kit.enrolment.read_bytes(), server.address_file.read_bytes()
+        key = kit.keyring.keys()[0].pem.encode()
+    yield Decoder("enrolment", with_file("enrolment.toml", Enrolment.read), [enrolment], TEXT)
+    yield Decoder("server's address", with_file("server.toml", ServerAddress.read), [address], TEXT)
+    yield Decoder("TLS key", lambda data: CertificateKey(data.decode("ascii", "replace")), [key], TEXT)
+    limits: dict[int, int] = {Kind.REPLY: 100, Kind.ERROR: 0, Kind.REQUEST: 100, Kind.FORGET: 0}
+    whole = [next(frames(Kind(kind), bytes(16), bytes(limit))) for kind, limit in limits.items()]
+    yield Decoder("frame", lambda data: Receiver(limits).add(data), whole, BYTES)
+    hello = Hello(bytes(16), 100, (bytes(16),)).pack(bytes(32), "00", bytes(range(32)))
+    identity = public_identity(bytes(range(32)))
+    yield Decoder("hello", lambda data: Hello.read(data, bytes(32), "00", identity), [hello], BYTES)
 
 
 def _private(name: str, decode: Callable[[Path], object]) -> Callable[[bytes], object]:

@@ -36,6 +36,7 @@ from tacit.core import (
     RunKeys,
     SimulatedRound,
     State,
+    Traffic,
 )
 from tacit.core.client_half import ClientHalf, make_messages, read_broadcast
 from tacit.core.prices import Unit
@@ -46,7 +47,7 @@ from tacit.core.server_half import (
     pack_broadcast,
     prepare,
     read_messages,
-    upload_sizes,
+    with_overhead,
 )
 from tacit.core.state import View
 from tacit.data import Task
@@ -239,7 +240,11 @@ SAMPLED = {name: m for name, m in distinct("sampler").items() if not isinstance(
 @pytest.mark.law
 @pytest.mark.parametrize("method", NOISY.values(), ids=NOISY)
 def test_every_bit_of_a_key_changes_the_noise(method: Method, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Derivation is switched off: it would hide a generator that uses only a part of its key."""
+    """Derivation is switched off: it would hide a generator that uses only a part of its key.
+
+    Then the shares of all clients are equal, and their sum is longer than that of independent ones may be.
+    """
+    monkeypatch.setattr(Method, "max_sum", lambda *_: math.inf)
     secret = Key.from_seed(0, "one").value
     drawn, other = (noisy_outputs(method, key) for key in (secret, Key.from_seed(0, "other").value))
     random = [place for place, (a, b) in enumerate(zip(drawn, other, strict=True)) if a != b]
@@ -324,7 +329,7 @@ def test_a_fresh_interpreter_computes_the_same_message(tmp_path: Path) -> None:
         wave = StackedClients(torch.tensor([client]), POPULATION, learner_of(zoo.cnn))
         with single_thread():
             expected[name] = zoo.answer(half, request, wave, memory)
-            view, _ = read_broadcast(method, sent_out.sent(first=True), memory, here)
+            view, _ = read_broadcast(method, sent_out.client_parts(first=True), memory, here)
             simulated = make_messages(method, view, wave, here)
         assert expected[name] == method.channel.message_format.pack(simulated, 0, here)
         cases.append((name, repr(method), request.hex(), memory.pack().hex()))
@@ -343,17 +348,19 @@ def test_a_fresh_interpreter_computes_the_same_message(tmp_path: Path) -> None:
 def test_size(method: Method) -> None:
     """The bandwidth report counts the length of packed bytes, up and down."""
     messages = sent(method, zoo.cnn, [0, 3, 5, 6, 7])
-    uploads, request = packed(method, messages)
-    assert list(upload_sizes(method.channel, messages, round_of(method))) == uploads
-    sent_out = broadcast(method, prepared(method, zoo.cnn), round_of(method))
+    uploads, requests = packed(method, messages)
     tolerated = 0 if messages.surplus is None else messages.surplus.tolerated
+    overhead = sum(method.channel.overhead(round_of(method), tolerated).values(), Traffic())
+    assert sum(method.channel.message_format.sizes(messages)) + overhead.up == sum(uploads)
+    assert overhead.down == requests
+    sent_out = broadcast(method, prepared(method, zoo.cnn), round_of(method))
     for first in (True, False):
-        download = len(pack_broadcast(method, sent_out, round_of(method), first=first)) + request
-        assert download_size(method.channel, sent_out, round_of(method), first=first, tolerated=tolerated) == download
+        download = len(pack_broadcast(method, sent_out, round_of(method), first=first))
+        assert download_size(method.channel, sent_out, first=first) == download
 
 
 def packed(method: Method, messages: Messages) -> tuple[list[int], int]:
-    """The bytes that each client sends, and those that each receives in addition to the broadcast."""
+    """The bytes that each client sends, and those that all receive in addition to the broadcast."""
     if isinstance(method.channel, Enclave):
         return packed_for_enclave(method, messages)
     if not isinstance(method.channel, SecureSum):
@@ -365,15 +372,14 @@ def packed(method: Method, messages: Messages) -> tuple[list[int], int]:
     zeros = np.zeros(messages.rows.dim, np.uint32)
     transcript = run_locally(session, dict.fromkeys(messages.clients.tolist(), zeros)).transcript
     up = [sum(phase.get(client, 0) for phase in transcript.up.values()) for client in messages.clients.tolist()]
-    (down,) = {sum(phase.get(client, 0) for phase in transcript.down.values()) for client in messages.clients.tolist()}
-    return up, down
+    return up, sum(phase.total() for phase in transcript.down.values())
 
 
 def packed_for_enclave(method: Method, messages: Messages) -> tuple[list[int], int]:
     """The same for a conversation with an enclave, without attestation."""
     transcript = Federation(method, layers=(messages.rows.dim,)).run_round(messages, 1).transcript
-    (down,) = set(transcript.down[MessageType.REQUEST_UPLOAD].values())
-    return [transcript.up[MessageType.UPLOAD][client] for client in messages.clients.tolist()], down
+    up = transcript.up[MessageType.UPLOAD]
+    return [up[client] for client in messages.clients.tolist()], transcript.down[MessageType.REQUEST_UPLOAD].total()
 
 
 @pytest.mark.law
@@ -409,14 +415,14 @@ def test_reported_sizes_agree_with_a_count_by_hand(method: Method) -> None:
     for after, report in trained(method):
         up, down, first = _by_hand(method, state)
         overhead = {name: sum(getattr(phase, name) for phase in report.overhead.values()) for name in ("up", "down")}
-        extra = {name: total // len(report.clients) for name, total in overhead.items()}
         if isinstance(method.channel, SecureSum):
             up = math.ceil((up - 36) / 4 * method.channel.bits / 8)  # no frame around it
         if isinstance(method.channel, Enclave):
             up = math.ceil((8 + up) / method.channel.padding) * method.channel.padding  # prefixed with its length
         if not isinstance(method.channel, Enclave) or method.channel.wire is None:  # sparse rows differ in length
-            assert report.up == (up + extra["up"],) * len(report.clients)
-        assert report.down == tuple(down + extra["down"] + first * (c not in received) for c in report.clients)
+            assert report.up == with_overhead((up,) * len(report.clients), overhead["up"])
+        sizes = tuple(down + first * (c not in received) for c in report.clients)
+        assert report.down == with_overhead(sizes, overhead["down"])
         received.update(report.clients if first else ())
         state = after
 

@@ -5,7 +5,8 @@ with a record that is hostile and without it. After noise of the trainer's own, 
 that nothing may look at the records again, and what is measured is the sum to which the trainer adds its noise.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import product
@@ -17,7 +18,10 @@ from torch import Tensor
 
 import zoo
 from laws.compositions import SIZE, TOP, all_methods
+from tacit.attacks.lies import lies
 from tacit.core import (
+    Bound,
+    ClientMemory,
     ClientRound,
     CrossEntropy,
     Descent,
@@ -25,21 +29,24 @@ from tacit.core import (
     Messages,
     Method,
     Perturbation,
+    Query,
     Rows,
     SimulatedRound,
     State,
     View,
     Wave,
 )
+from tacit.core.client_half import make_messages, read_broadcast
 from tacit.core.interfaces import Channel, Codec, Mechanism
-from tacit.core.prices import Unit
+from tacit.core.prices import Unit, Unproved
 from tacit.core.rows import ClippedSum
-from tacit.core.server_half import prepare
+from tacit.core.schema import SLOTS
+from tacit.core.server_half import prepare, reject_unusable
 from tacit.core.wave import EmptyWave, Shapes
 from tacit.data import Population
 from tacit.engine.layout import Layout
 from tacit.engine.waves import AutoLearner, StackedClients
-from tacit.errors import UserError
+from tacit.errors import UserError, WireError
 from tacit.pieces.aggregators import KMeans, Mean, WeightedMean
 from tacit.pieces.channels import Enclave, IdealSum, SecureSum
 from tacit.pieces.codecs import FixedRandom, RandomK, Select, Vote
@@ -125,14 +132,18 @@ def told_apart(method: Method) -> str:
     return repr((method.trainer, method.codec, method.mechanism, method.aggregator))
 
 
-def population(factor: float | None) -> Population:
-    """Clients, one of which has a hostile record; None: it is not there, as what is not a number adds nothing."""
+def population(factor: float | None, unit: Unit = Unit.RECORD) -> Population:
+    """Clients, one of which has a hostile record or person; None: not there, as what is not a number adds nothing."""
     clients = zoo.population(SIZES)
     x, y = clients.x.clone(), clients.y.clone()
-    place = int(clients.indices(0)[VICTIM])
-    x[place] *= torch.nan if factor is None else factor
-    y[place] = (y[place] + 1) % 10
-    return replace(clients, x=x, y=y)
+    places = clients.indices(0)[VICTIM : VICTIM + (1 if unit is Unit.RECORD else 3)]
+    x[places] *= torch.nan if factor is None else factor
+    y[places] = (y[places] + 1) % 10
+    hostile = replace(clients, x=x, y=y)
+    if unit is Unit.RECORD:
+        return hostile
+    ids = [[max(place - 2, VICTIM) if place >= VICTIM else place for place in range(size)] for size in SIZES]
+    return hostile.with_persons([[f"{client} {each}" for each in own] for client, own in enumerate(ids)])
 
 
 @cache
@@ -175,6 +186,9 @@ class Watched:
         self.sums.extend(found)
         return found
 
+    def term_sums(self, query: Query, state: Tensor, *, cells: bool = False) -> Tensor:
+        raise AssertionError("records are read for a query")
+
     def keep(self, which: Tensor) -> "Watched":
         return Watched(self.inner.keep(which), self.sums)
 
@@ -188,8 +202,8 @@ class Watched:
         raise AssertionError("records are read again, without noise")
 
 
-def watched(factor: float | None) -> Watched:
-    return Watched(StackedClients(torch.tensor([0]), population(factor), learner()), [])
+def watched(factor: float | None, unit: Unit) -> Watched:
+    return Watched(StackedClients(torch.tensor([0]), population(factor, unit), learner()), [])
 
 
 def rounds_of(method: Method) -> Iterator[tuple[View, ClientRound]]:
@@ -201,9 +215,21 @@ def rounds_of(method: Method) -> Iterator[tuple[View, ClientRound]]:
             yield zoo.view_of(method, state, here), here
 
 
-def sent(method: Method, view: View, here: ClientRound, factor: float | None) -> tuple[Messages, list[ClippedSum]]:
+def lied_to(method: Method) -> Iterator[tuple[View, ClientRound]]:
+    """What a new client makes of a lying server's broadcasts, unless it refuses them."""
+    state, here = prepared(method), now(0)
+    for lie in lies(Key.from_seed(0, "lies")):
+        parts = lie.change_broadcast(method, state, here).client_parts(first=True, wire_format=method.channel.down)
+        memory = ClientMemory(state.weights, here.shared)
+        with suppress(WireError):
+            yield read_broadcast(method, parts, memory, here)[0], here
+
+
+def sent(
+    method: Method, view: View, here: ClientRound, factor: float | None, unit: Unit = Unit.RECORD
+) -> tuple[Messages, list[ClippedSum]]:
     """A client's message; what comes after the trainer has no data at all."""
-    data = watched(factor)
+    data = watched(factor, unit)
     rows = method.codec.encode(method.trainer.train(view, data, here), view, here)
     samples = data.samples if method.weighted else None
     empty = _NoRecords(data.shapes)
@@ -223,11 +249,11 @@ class _NoRecords(EmptyWave):
         raise AssertionError("records are read again, without noise")
 
 
-def distances(method: Method, view: View, here: ClientRound) -> Iterator[float]:
+def distances(method: Method, view: View, here: ClientRound, unit: Unit = Unit.RECORD) -> Iterator[float]:
     """How far hostile records move what gets noise, relative to how far they may."""
-    other, without = sent(method, view, here, None)
+    other, without = sent(method, view, here, None, unit)
     for factor in HOSTILE:
-        one, sums = sent(method, view, here, factor)
+        one, sums = sent(method, view, here, factor, unit)
         if method.terms.record_bound is None:
             assert isinstance(method.trainer, DpSgd)
             yield float((sums[0].total - without[0].total).norm()) / method.trainer.clip
@@ -247,6 +273,59 @@ def test_one_record_moves_a_row_by_no_more_than_is_priced(name: str) -> None:
     for method in fitting.values():
         for view, here in rounds_of(method):
             assert max(distances(method, view, here)) <= 1 + 1e-4, repr(method)
+
+
+def nearly(own: Method, fitting: Iterable[Method]) -> list[Method]:
+    """Those that differ from a method in one piece at most."""
+    return [each for each in fitting if sum(getattr(each, slot) != getattr(own, slot) for slot in SLOTS) <= 1]
+
+
+@pytest.mark.law
+@pytest.mark.parametrize("unit", [Unit.RECORD, Unit.PERSON])
+@pytest.mark.parametrize("name", RECORD_METHODS)
+def test_a_lying_server_gets_no_more_of_a_record_or_person(name: str, unit: Unit) -> None:
+    own = surely_drawn(RECORD_METHODS[name])
+    tried = 0
+    for method in nearly(own, {told_apart(each): each for each in composed(RECORD_METHODS[name])}.values()):
+        for view, here in (*rounds_of(method), *lied_to(method)):
+            tried += 1
+            assert max(distances(method, view, here, unit)) <= 1 + 1e-4, repr(method)
+    assert tried >= 20
+
+
+CLIENT_METHODS = {
+    name: method
+    for name, method in METHODS.items()
+    if Unit.CLIENT in method.terms.accounted and not isinstance(method.terms.prices[Unit.CLIENT], Unproved)
+}
+
+
+def client_row(method: Method, view: View, here: ClientRound, factor: float) -> tuple[Tensor, Bound, float]:
+    """The row of a client all of whose records are hostile, as it is summed, with its bound and rounding."""
+    clients = zoo.population(SIZES)
+    data = StackedClients(torch.tensor([0]), replace(clients, x=factor * clients.x), learner())
+    messages, _ = reject_unusable(make_messages(method, view, data, here))
+    bounded = method.mechanism.before_sum(messages, prepared(method))
+    rows, step = bounded.messages.rows.dense().double(), bounded.messages.grid_step
+    row = rows[0] if len(rows) else rows.new_zeros(rows.shape[1])
+    return row, bounded.bound, 0.0 if step is None else step.inflation
+
+
+@pytest.mark.law
+@pytest.mark.parametrize("name", CLIENT_METHODS)
+def test_a_lying_server_gets_no_more_of_a_client(name: str) -> None:
+    """However hostile its data: two rows of a client are at most twice the bound apart, to which noise is scaled."""
+    method = CLIENT_METHODS[name]
+    honest = next(iter(rounds_of(method)))
+    _, bound, _ = client_row(method, *honest, 1.0)
+    for view, here in (honest, *lied_to(method)):
+        zero, _, _ = client_row(method, view, here, 0.0)
+        for factor in HOSTILE:
+            row, received, inflation = client_row(method, view, here, factor)
+            assert received.values == bound.values
+            axes = 1.0 if bound.axes is None or bound.ball else bound.axes.double()
+            most = bound.whole if bound.axes is None or bound.ball else bound.values[0]
+            assert float(((row - zero) / axes).norm()) <= 2 * most * (1 + inflation) * (1 + 1e-4)
 
 
 def test_every_way_to_protect_records_is_tried() -> None:

@@ -24,13 +24,13 @@ from tacit.runs.directory import CHECKPOINT, ROUNDS
 
 EXPERIMENTS = Path(__file__).resolve().parents[2] / "experiments"
 SLOW = """
-import time
+import os, time
 import tacit, torch
 from torch import nn
 
 class Slow(nn.Linear):
     def forward(self, x):
-        time.sleep(0.15)
+        time.sleep(0.15 * ("AT_ONCE" not in os.environ))
         return super().forward(x)
 
 def slow() -> tacit.Task:
@@ -136,9 +136,19 @@ def start(tree: Path) -> Iterator[Callable[..., "subprocess.Popen[str]"]]:
         process.stderr.close()
 
 
-def status(*options: str) -> str:
-    command = [sys.executable, str(EXPERIMENTS / "backlog.py"), "--list", "experiments/backlog.toml", "--status"]
-    return subprocess.run([*command, *options], check=True, capture_output=True, text=True).stdout
+@pytest.fixture
+def status(
+    backlog: ModuleType, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., str]:
+    """What the status prints, from this interpreter: importing PyTorch takes longer than the answer."""
+
+    def printed(*options: str) -> str:
+        monkeypatch.setattr(sys, "argv", ["backlog.py", "--list", "experiments/backlog.toml", "--status", *options])
+        capsys.readouterr()
+        assert backlog.main() == 0
+        return capsys.readouterr().out
+
+    return printed
 
 
 def directory(name: str, seed: int = 0) -> Path:
@@ -200,7 +210,7 @@ def test_what_is_done_is_read_from_saved_results(backlog: ModuleType, tree: Path
     assert backlog.state_of(one, tree / "runs").done == 0, "the row is another one now"
 
 
-def test_all_that_can_be_run_is_run_and_failures_are_reported(start: Any) -> None:
+def test_all_that_can_be_run_is_run_and_failures_are_reported(start: Any, status: Any) -> None:
     entries = (
         entry("no such row", 1, *row("qiuck")),
         entry("will fail", 1, *row("broken", "--trust")),
@@ -236,7 +246,7 @@ def test_all_that_can_be_run_is_run_and_failures_are_reported(start: Any) -> Non
     assert "The backlog is not running." in text
 
 
-def test_after_sigterm_a_run_goes_on_with_its_next_round(start: Any) -> None:
+def test_after_sigterm_a_run_goes_on_with_its_next_round(start: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     one = entry("one", 1, *row("slow", "--trust"))
     first = start(one)
     until(lambda: rounds("slow").count(b"\n") >= 2)
@@ -253,6 +263,7 @@ def test_after_sigterm_a_run_goes_on_with_its_next_round(start: Any) -> None:
     second.communicate(timeout=60)
     assert second.returncode == 0
     assert not directory("slow").exists()
+    monkeypatch.setenv("AT_ONCE", "1")
     assert main([*row("slow", "--trust", "--workers", "1", "--save", "whole.json")[1:]]) == 0
     (whole,) = json.loads(Path("whole.json").read_text())["rows"]
     assert saved()["slow"] == [{**trial["values"], "seconds": None} for trial in whole["trials"]]
@@ -280,7 +291,7 @@ def test_after_kill_9_a_run_goes_on_from_its_checkpoint(start: Any) -> None:
     assert rounds("endless").count(b"\n") > state.round
 
 
-def test_it_pauses_while_somebody_needs_the_machine(start: Any) -> None:
+def test_it_pauses_while_somebody_needs_the_machine(start: Any, status: Any) -> None:
     process = start(entry("one", 1, *row("slow", "--trust")))
     until(lambda: rounds("slow"))
     began = time.monotonic()
@@ -299,7 +310,7 @@ def test_it_pauses_while_somebody_needs_the_machine(start: Any) -> None:
     assert {name: len(trials) for name, trials in saved().items()} == {"slow": 1, "quick": 2}
 
 
-def test_there_is_one_at_a_time_and_a_paused_run_stops_at_once(start: Any) -> None:
+def test_there_is_one_at_a_time_and_a_paused_run_stops_at_once(start: Any, status: Any) -> None:
     one = entry("one", 1, *row("endless", "--trust"))
     process = start(one)
     until(lambda: rounds("endless"))

@@ -7,18 +7,25 @@ import pytest
 from papers.comparisons import make, row
 from tacit.errors import UserError
 from tacit.papers.comparison import Comparison, Ranking
-from tacit.papers.study_files import packaged_studies, study_files
+from tacit.papers.study_files import studies_folder, study_files
 
 
 @pytest.mark.parametrize(
     ("quantity", "ours", "paper", "proved", "verdict"),
     [
-        ("accuracy", (0.8, 0.78), 0.78, True, "reached"),
+        ("accuracy", (0.8, 0.78), 0.78, True, "within reach"),
         ("accuracy", (0.8, 0.75), 0.78, True, "missed"),
-        ("accuracy", (0.78,), 0.78, False, "reached"),
-        ("accuracy", (0.1, 0.2, 0.3, 0.6), 0.3, True, "reached"),
+        ("accuracy", (0.78,), 0.78, False, "within reach"),
+        ("accuracy", (0.1, 0.2, 0.3, 0.6), 0.3, True, "undecided"),
+        ("accuracy", (0.79, 0.8, 0.81), 0.77, True, "reached"),
+        ("accuracy", (0.79, 0.8, 0.81), 0.78, True, "undecided"),  # 0.800 ± 0.025
+        ("accuracy", (0.79, 0.8, 0.81), 0.82, True, "undecided"),  # worse in the mean, and not decided either
+        ("accuracy", (0.79, 0.8, 0.81), 0.83, True, "missed"),
+        ("rmse", (0.79, 0.8, 0.81), 0.83, True, "reached"),
+        ("rmse", (0.79, 0.8, 0.81), 0.77, True, "missed"),
         ("accuracy", (0.7799,), 0.78, True, "missed"),
-        ("rounds", (11, 11), 11, True, "reached"),
+        ("rounds", (11, 11), 11, True, "within reach"),
+        ("rounds", (11, 11, 11), 11, True, "reached"),
         ("cost", (549, 552), 550, True, "missed"),
         ("delta", (9e-4,), 1e-3, True, "reached"),
         ("delta", (2e-3,), 1e-3, True, "missed"),
@@ -29,7 +36,7 @@ from tacit.papers.study_files import packaged_studies, study_files
         ("cost_up", (200,), 100, True, ""),
     ],
 )
-def test_verdicts_judge_the_mean_in_the_right_direction(quantity, ours, paper, proved, verdict):
+def test_verdicts_judge_the_interval_of_the_mean_in_the_right_direction(quantity, ours, paper, proved, verdict):
     made = row(*({quantity: value} for value in ours), paper={quantity: paper}, proved=proved)
     assert made.verdict(quantity) == verdict
     assert made.verdict("other") == ""
@@ -44,10 +51,10 @@ def test_a_saved_document_can_be_read_again():
     made = make(row({"accuracy": 0.8, "epsilon": None}, paper={"accuracy": 0.78}), y=("accuracy",))
     again = Comparison.from_bytes(made.to_bytes(), "saved")
     assert again.to_bytes() == made.to_bytes()
-    assert again.rows[0].verdict("accuracy") == "reached"
+    assert again.rows[0].verdict("accuracy") == "within reach"
     (compared, _) = json.loads(made.to_bytes())["rows"][0]["compared"]
     ours = {"mean": 0.8, "lowest": 0.8, "highest": 0.8, "further": None}
-    assert compared == {"quantity": "accuracy", "paper": 0.78, "ours": ours, "verdict": "reached"}
+    assert compared == {"quantity": "accuracy", "paper": 0.78, "ours": ours, "verdict": "within reach"}
 
 
 def test_earlier_results_are_kept_and_new_ones_count():
@@ -78,14 +85,17 @@ def test_other_data_than_the_paper_s_are_not_judged():
     [
         ([0.03, 0.04, 0.05, 0.04], "reached", "missed"),  # surely above, though within 0.05
         ([-0.03, -0.04, -0.05, -0.04], "missed", "missed"),
-        ([0.01, -0.01, 0.012, -0.009], "undecided", "reached"),
+        ([0.01, -0.01, 0.012, -0.009], "undecided", "undecided"),  # near, but four seeds
+        ([0.01, -0.01, 0.012, -0.009] * 2, "undecided", "reached"),
+        ([0.01, -0.01, 0.012, -0.009, 0.01, -0.01, 0.0], "undecided", "undecided"),
+        ([0.0301, 0.03], "undecided", "undecided"),  # an interval above 0, but two seeds
         ([0.3, -0.2, 0.1, -0.1], "undecided", "undecided"),
         ([0.03], "undecided", "undecided"),
     ],
 )
 def test_rankings_are_judged_by_paired_seeds(differences, below, near):
     """Whatever seeds have in common does not matter, and a tolerance does not hide a difference that is there."""
-    common = [0.5, 0.9, 0.1, 0.7]
+    common = [0.5, 0.9, 0.1, 0.7] * 2
     first = row(*({"accuracy": value} for value, _ in zip(common, differences, strict=False)), name="low")
     both = zip(common, differences, strict=False)
     second = row(*({"accuracy": value + difference} for value, difference in both), name="high")
@@ -112,7 +122,7 @@ def test_rankings_are_described_with_their_numbers():
 
 def test_committed_results_can_be_read():
     results = sorted((Path(__file__).resolve().parents[2] / "experiments").glob("*/results/*.json"))
-    studies = study_files(packaged_studies())
+    studies = study_files(studies_folder())
     assert results
     for file in results:
         saved = Comparison.from_bytes(file.read_bytes(), str(file))

@@ -11,8 +11,8 @@ def test_the_table_names_a_row_once_and_reports_misses():
     made = make(row({"accuracy": 0.7, "loss": 2.0, "delta": 1e-7}, paper={"accuracy": 0.78, "delta": 1e-3}))
     header, first, second = table(made)
     assert header[-1] == "verdict"
-    assert first == ["a row", "accuracy", "0.78", "0.7", "", "", "1", "missed"]
-    assert second == ["", "δ at the budget's ε (nominal)", "0.001", "1e-07", "", "", "1", "no guarantee"]
+    assert first == ["a row", "accuracy", "0.78", "0.7", "", "one seed", "1", "missed"]
+    assert second == ["", "δ at the budget's ε (nominal)", "0.001", "1e-07", "", "one seed", "1", "no guarantee"]
 
 
 def test_from_three_seeds_on_the_table_says_where_one_more_seed_lies():
@@ -38,8 +38,18 @@ def test_with_columns_there_is_a_line_per_row_and_the_paper_s_number_follows_our
     columns = ("best_accuracy", "best_round", "cost_up", "kilobytes_up")
     header, first, second = table(replace(make(one, two), columns=columns))
     assert header == ["row", "best accuracy", "paper", "at round", "paper", "cost up", "paper", "kB up", "verdict"]
-    assert first == ["a row", "0.8", "0.82", "195", "200", "108.1", "110.9", "108.4", "missed: best accuracy"]
-    assert second == ["another", "0.83 (0.8 to 0.86)", "0.82", "", "", "", "", "", "reached"]
+    assert first == [
+        "a row (one seed)",
+        "0.8",
+        "0.82",
+        "195",
+        "200",
+        "108.1",
+        "110.9",
+        "108.4",
+        "missed: best accuracy",
+    ]
+    assert second == ["another", "0.83 (0.8 to 0.86)", "0.82", "", "", "", "", "", "within reach: best accuracy"]
     text = "\n".join(footnotes(replace(make(one), columns=columns)))
     assert "best accuracy; at round: the best of all rounds that were evaluated, chosen on the test data." in text
     assert "kB up: measured bytes per client up to the best round" in text

@@ -43,11 +43,11 @@ def attack_job(folder: Path) -> AttackJob:
 
 def test_a_finished_attack_is_read_from_its_file(tmp_path):
     job = attack_job(tmp_path)
-    assert not job.finished()
+    assert not job.is_finished()
     strip = {"name": "one", "shape": [0, 0, 0, 0], "pixels": "", "note": "nothing seen"}
     content = {"settings": job._settings(), "values": {"images": 0, "ssim": None}, "strips": [strip]}
     job.file.write_text(json.dumps(content))
-    assert job.finished()
+    assert job.is_finished()
     assert job.trial().values == {"images": 0, "ssim": None}
     assert job.strips() == (Strip(name="one", note="nothing seen"),)
 
@@ -65,4 +65,4 @@ def test_other_files_are_refused_with_what_to_do(tmp_path, content, why):
     job = attack_job(tmp_path)
     job.file.write_text(content)
     with pytest.raises(RunError, match=rf"{why}.*Remove .* to attack again\."):
-        job.finished()
+        job.is_finished()

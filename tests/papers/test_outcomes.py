@@ -14,13 +14,13 @@ from tacit.methods import fl_std
 from tacit.papers.comparison import Comparison
 from tacit.papers.jobs import Choice, jobs_of
 from tacit.papers.outcomes import MAX_POINTS, compare
-from tacit.papers.quantities import FinishedRun, derived
+from tacit.papers.quantities import FinishedRun, derive
 from tacit.papers.study import read_study
 from tacit.papers.study_files import study_files
 from tacit.pieces.samplers import Poisson
 from tacit.privacy.accountants import RdpClassic
 from tacit.privacy.calibration import CohortSampling
-from tacit.report.run_data import thinned
+from tacit.report.run_data import thin
 from tacit.runs import checkpoint
 from tacit.runs.bandwidth import cost
 from tacit.runs.directory import CHECKPOINT, read_rounds
@@ -74,7 +74,7 @@ def run(folder: Path, text: str, name: str = "table-1") -> tuple[Comparison, Pat
     study = read_study(f"tiny/{name}", study_files(folder / "experiments"))
     jobs = jobs_of(study, Choice(out=folder / "runs"))
     for job in (job for group in jobs for job in group):
-        if not job.finished():
+        if not job.is_finished():
             list(job.steps(job.experiment.build_task(), 1))
     return compare(study, jobs, fast=False), folder / "runs" / "tiny" / "table-1"
 
@@ -185,7 +185,7 @@ def test_a_run_without_evaluation_or_clients_has_no_best_round_or_no_cost(tmp_pa
     without_clients = Report(1, (), (), (), (), 0.0, 0.0, 0.0, {"accuracy": 0.1}, 0.0)
     for reports in ((), (unmeasured,), (without_clients,)):
         run = FinishedRun(method=fl_std(), task=TASK, reports=reports, directory=tmp_path)
-        found = derived(run, COLUMNS)
+        found = derive(run, COLUMNS)
         assert found["best_round"] == (1 if reports == (without_clients,) else None)
         assert (found["cost_up"], found["kilobytes_up"]) == (None, 0)
 
@@ -197,7 +197,7 @@ def test_the_first_of_equally_good_rounds_is_the_best_and_lower_errors_are_bette
             for number, value in enumerate((0.1, 0.5, 0.5, 0.1), start=1)
         ]
         run = FinishedRun(method=fl_std(), task=TASK, reports=reports, directory=tmp_path)
-        assert derived(run, ["best_round"]) == {"best_round": best}
+        assert derive(run, ["best_round"]) == {"best_round": best}
 
 
 MAPS = """
@@ -276,7 +276,7 @@ def test_groups_found_and_leakage_of_clients(tmp_path):
 @pytest.mark.parametrize("count", [1, 99, 100, 101, 412, 3000])
 def test_curves_are_thinned_between_their_ends(count):
     reports = [Report(r, (), (), (), (), 0.0, 0.0, 0.0, {}, 0.0) for r in range(1, count + 1)]
-    rounds = [report.round for report in thinned(reports, MAX_POINTS)]
+    rounds = [report.round for report in thin(reports, MAX_POINTS)]
     assert len(rounds) == min(count, 100)
     assert rounds == sorted(set(rounds))
     assert (rounds[0], rounds[-1]) == (1, count)

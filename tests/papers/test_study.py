@@ -9,10 +9,10 @@ from tacit.core.schema import choose
 from tacit.errors import UserError
 from tacit.papers.comparison import Ranking
 from tacit.papers.study import read_study
-from tacit.papers.study_files import EXPECTED, packaged_studies, results_file, study_files, summaries
+from tacit.papers.study_files import EXPECTED, results_file, studies_folder, study_files, summaries
 from tacit.tasks import TASKS, find_model
 
-STUDIES = [read_study(name) for name in study_files(packaged_studies())]
+STUDIES = [read_study(name) for name in study_files(studies_folder())]
 ROWS = [pytest.param(row, id=f"{study.name}-{row.name}") for study in STUDIES for row in study.rows]
 KNOWN = {"accuracy", "rounds", "cost", "epsilon", "delta"}
 KNOWN |= {"best_accuracy", "best_round", "cost_down", "cost_up", "epsilon_classic", "bound"}
@@ -44,7 +44,7 @@ def test_every_row_of_every_paper_can_be_built(row, fast):
     assert method.rounds >= 1
     assert choose(TASKS, experiment.task, "task")
     if "model" in experiment.task_args:
-        find_model(str(experiment.typed_task_args()["model"]))
+        find_model(str(experiment.convert_task_args()["model"]))
     assert (experiment.seeds == (0,)) if fast else (len(experiment.seeds) >= 1)
     assert row.paper.keys() <= KNOWN
     if fast:
@@ -52,7 +52,7 @@ def test_every_row_of_every_paper_can_be_built(row, fast):
 
 
 def test_every_published_number_is_compared_with_a_row():
-    for file in packaged_studies().glob(f"*/{EXPECTED}"):
+    for file in studies_folder().glob(f"*/{EXPECTED}"):
         rows = [row for study in STUDIES for row in study.rows if row.study.startswith(f"{file.parent.name}/")]
         for line in re.findall(r'^source = "(.*)"', file.read_text(), re.MULTILINE):
             assert any(row.source == line for row in rows), line

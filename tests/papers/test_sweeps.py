@@ -16,7 +16,7 @@ from tacit import tasks
 from tacit.cli import main
 from tacit.errors import UserError
 from tacit.papers.sweeps import read_sweep
-from tacit.papers.validation import divided
+from tacit.papers.validation import divide
 from tacit.runs.directory import MANIFEST, MODEL, read_manifest
 
 SMALL = """
@@ -90,13 +90,13 @@ def test_what_cannot_be_swept_is_refused_before_anything_runs(table: str, why: s
 def test_the_parts_of_the_held_out_data_have_nothing_in_common() -> None:
     task = tasks.make_task("digits", clients=10)
     assert task.test is not None
-    one, two = divided(task, 0.25)
+    one, two = divide(task, 0.25)
     assert one.test is not None
     assert two.test is not None
     assert len(one.test[1]) == round(0.25 * len(task.test[1]))
     both = torch.cat([one.test[0], two.test[0]]).flatten(1)
     assert sorted(both.sum(1).tolist()) == sorted(task.test[0].flatten(1).sum(1).tolist())
-    again, _ = divided(task, 0.25)
+    again, _ = divide(task, 0.25)
     assert again.test is not None
     assert torch.equal(again.test[0], one.test[0])
 
@@ -138,7 +138,7 @@ def test_a_sweep_that_was_killed_goes_on_and_gives_the_same_table(
 
 def accuracy_by_hand(directories: list[str]) -> float:
     task = tasks.make_task("digits", clients=10)
-    test = divided(task, 0.5)[1].test
+    test = divide(task, 0.5)[1].test
     assert test is not None
     accuracies = []
     for directory in directories:
@@ -246,4 +246,6 @@ def test_without_optuna_there_is_one_sentence(tmp_path: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=tmp_path)
     assert done.returncode == 2
-    assert done.stderr == "tacit: A sweep needs Optuna. Install it with: pip install 'tacit-fl[sweep]'.\n"
+    assert (
+        done.stderr == "tacit: Expected Optuna, which a sweep needs. Install it with: pip install 'tacit-fl[sweep]'.\n"
+    )

@@ -71,5 +71,17 @@ def test_a_right_hash_over_other_content_is_refused(body: bytes) -> None:
 
 
 def test_a_line_that_is_too_long_is_refused() -> None:
+    with pytest.raises(WireError, match="Expected an entry of at most"):
+        Chain("test").seal({"a": "x" * MAX_LINE})
     with pytest.raises(WireError, match="was changed"):
-        Chain("test").read(Chain("test").seal({"a": "x" * MAX_LINE}).line)
+        Chain("test").read(b'{"a": "' + b"x" * MAX_LINE + Chain("test").seal({"a": ""}).line[7:])
+
+
+def test_a_chain_that_forgets_continues_as_one_that_remembers() -> None:
+    one, other = Chain("test"), Chain("test")
+    for number in range(5):
+        line = one.seal({"round": number}).line
+        assert one.read(line) == other.read(line)
+        other.forget()
+    assert (one.head, one.count) == (other.head, other.count)
+    assert (len(one.hashes), len(other.hashes)) == (5, 1)

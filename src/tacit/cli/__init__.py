@@ -8,7 +8,7 @@ Examples:
   tacit run mine.py:fedprox             a method of your own; tacit new method fedprox writes one
   tacit methods                         list all methods; tacit tasks lists the tasks
   tacit report runs/fedavg-digits-0     a page about a run: guarantee, curves, bytes, settings
-  tacit predict runs/private new.csv    what the model says of new rows of a table
+  tacit predict runs/private new.csv    predictions for new rows of a table
   tacit watch                           a live page of all runs in runs/
   tacit compare runs                    runs in a table, with intervals over seeds
   tacit card fedavg                     what each party sees, and what is guaranteed
@@ -16,8 +16,8 @@ Examples:
   tacit attack dlg fedavg               reconstruct training data from updates
   tacit audit geyer                     an empirical lower bound on ε, compared with the claimed ε
 
-ε bounds what a run reveals about one client, record or person, and small values protect well.
-tacit card METHOD says whom it protects, and from whom.
+ε bounds what a run reveals about one client, record or person: the smaller, the better the protection.
+tacit card METHOD shows whom it protects, and from whom.
 """
 
 # `parsers` has a module per command, discovered by listing: its docstring is the command's help (the first line is the
@@ -41,19 +41,39 @@ from typing import Any, NoReturn
 
 from tacit import __version__
 from tacit.cli import parsers
+from tacit.cli._console import escape_streams, note, warn
 from tacit.core.schema import suggestion
-from tacit.errors import TacitError
+from tacit.errors import TacitError, one_line, shorten
 
+_MAX_DETAILS = 40_000  # characters of a traceback
 STOPPED = 128  # plus the signal's number: the exit codes that shells expect, 130 after Ctrl-C and 143 after SIGTERM
+
+
+_SENTENCES = {  # for argparse's messages
+    r"argument (.*): invalid choice: ('.*') \(choose from (.*)\)": r"expected \1 in \3, got \2",
+    r"argument (.*): invalid int value: ('.*')": r"expected \1 as a whole number, got \2",
+    r"argument (.*): not allowed with argument (.*)": r"expected either \1 or \2, got both",
+    r"argument (.*): expected (?:one|at least one) argument": r"expected a value after \1",
+    r"argument (.*): expected (.*, got .*)": r"expected \1 as \2",
+    r"argument .*: (Expected .*)": r"\1",
+    r"the following arguments are required: (.*)": r"expected \1",
+}
 
 
 class Parser(argparse.ArgumentParser):
     """A parser whose errors are one line and suggest the nearest name."""
 
     def error(self, message: str) -> NoReturn:
-        choices = re.search(r"invalid choice: (\S+) \(choose from (.*)\)", message)
-        near = suggestion(choices[1].strip("'"), choices[2].replace("'", "").split(", ")) if choices else ""
+        near = ""
+        if choices := re.search(r"invalid choice: '(.*)' \(choose from (.*)\)", message):
+            names = choices[2].replace("'", "")
+            message, near = message.replace(choices[2], names), suggestion(choices[1], names.split(", "))
+        for pattern, sentence in _SENTENCES.items():
+            message = re.sub(f"^{pattern}$", sentence, message)
         self.exit(2, f"tacit: {message[:1].upper()}{message[1:].rstrip('.')}.{near} See {self.prog} --help.\n")
+
+    def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
+        argparse.ArgumentParser.exit(self, status, message and f"{one_line(message.rstrip())}\n")
 
     def parse_known_args(self, args: Iterable[str] | None = None, namespace: Any = None) -> tuple[Any, list[str]]:
         """Refuse unknown options here, where the command's options are declared, not in its parent."""
@@ -78,9 +98,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         The exit code: 0; 2 for a mistake of the user; 1 for any other failure; 130 after Ctrl-C, 143 after SIGTERM.
     """
-    args = make_parser().parse_args(argv)
-    with _termination_interrupts() as signals, _short_warnings():
-        return _run(args, signals)
+    with escape_streams():
+        args = make_parser().parse_args(argv)
+        with _termination_interrupts() as signals, _short_warnings():
+            return _run(args, signals)
 
 
 def _run(args: argparse.Namespace, signals: Sequence[int]) -> int:
@@ -92,7 +113,7 @@ def _run(args: argparse.Namespace, signals: Sequence[int]) -> int:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115, for the flush at exit
         return 1
     except KeyboardInterrupt as interrupt:
-        print(f"tacit: {interrupt}" if interrupt.args else "tacit: Interrupted.", file=sys.stderr)
+        note(f"tacit: {interrupt}" if interrupt.args else "tacit: Interrupted.")
         return STOPPED + (signals[0] if signals else signal.SIGINT)
     except Exception as error:
         return _exit_code(error)
@@ -138,7 +159,7 @@ def _short_warnings() -> Iterator[None]:
         def show(message: Warning | str, *_: object, **__: object) -> None:
             if str(message) not in seen:
                 seen.add(str(message))
-                print(f"Warning: {message}", file=sys.stderr)
+                warn(str(message))
 
         warnings.showwarning = show
         yield
@@ -165,14 +186,20 @@ def command_names() -> list[str]:
 def _exit_code(error: Exception) -> int:
     """Report an error: one sentence if its cause is known, the traceback otherwise."""
     if isinstance(error, TacitError):
-        print(f"tacit: {error}", file=sys.stderr)
+        note(f"tacit: {error}")
+        _print_details("".join(getattr(error, "__notes__", ())))
         return error.exit_code
     if isinstance(error, OSError) and error.filename:
-        advice = " Run as the user to whom it belongs." if isinstance(error, PermissionError) else ""
-        print(f"tacit: Could not open {error.filename}: {error.strerror}.{advice}", file=sys.stderr)
+        advice = " Run as its owner, or choose another path." if isinstance(error, PermissionError) else ""
+        note(f"tacit: Could not open {error.filename}: {error.strerror}.{advice}")
         return 2
     if isinstance(error, MemoryError) or "can't allocate memory" in str(error):  # the latter is PyTorch's
-        print("tacit: Out of memory. Use fewer workers, smaller batches or a smaller model.", file=sys.stderr)
+        note("tacit: Out of memory. Use fewer workers, smaller batches or a smaller model.")
         return 1
-    traceback.print_exception(error)
+    _print_details("".join(traceback.format_exception(error)))
     return 1
+
+
+def _print_details(text: str) -> None:
+    """Print what helps to find a defect, such as a traceback, on standard error."""
+    sys.stderr.write(shorten(text, _MAX_DETAILS))

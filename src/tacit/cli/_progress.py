@@ -7,8 +7,9 @@ from contextlib import closing
 from pathlib import Path
 from typing import TypeVar
 
-from tacit.cli._console import note, warn
+from tacit.cli._console import note, terminal, warn
 from tacit.core import Report
+from tacit.errors import one_line
 from tacit.privacy.guarantee import delta_warning
 from tacit.report.labels import size
 from tacit.runs import checkpoint
@@ -22,13 +23,13 @@ _Progress = tuple[int, int, str]  # finished steps, all steps, and figures to sh
 
 def track(steps: Iterable[_T], total: int, label: str) -> Generator[_T]:
     """The same steps, with a progress bar on a terminal or a line every few seconds elsewhere."""
-    return _shown(((step, (number, total, "")) for number, step in enumerate(steps, start=1)), label)
+    return _show(((step, (number, total, "")) for number, step in enumerate(steps, start=1)), label)
 
 
 def track_run(steps: Iterable[Run], label: str) -> Generator[Run]:
     """The same steps of a run, with rounds, last metric, ε and bytes so far."""
     shown = ((run, (run.state.round, run.rounds, text)) for run, text in _with_figures(steps))
-    return _shown(shown, f"{label}: round")
+    return _show(shown, f"{label}: round")
 
 
 def follow_to_end(
@@ -44,12 +45,12 @@ def follow_to_end(
                 latest = step
                 watch(step)
     except KeyboardInterrupt:
-        raise KeyboardInterrupt(_interrupted(spec, directory, command)) from None
+        raise KeyboardInterrupt(_interruption(spec, directory, command)) from None
     assert latest is not None  # a run is yielded as it starts
     return latest
 
 
-def _interrupted(spec: RunSpec, directory: Path, command: str) -> str:
+def _interruption(spec: RunSpec, directory: Path, command: str) -> str:
     """The progress of an interrupted run, and how to resume it; an unstarted run leaves no files."""
     if not (directory / MANIFEST).exists():
         return "Interrupted before the first round. Nothing was written."
@@ -64,15 +65,18 @@ def _warn(run: Run) -> None:
         note(*run.spec.task.notes)
     warn(run.spec.method.channel.caveat)
     for unit, charges in run.charges.items():
-        warn(delta_warning(charges.delta, sum(charges.units.sizes), unit))
+        population = run.spec.task.population
+        units = population.unit_sizes.sum() if unit.within_client else len(population)
+        warn(delta_warning(charges.delta, int(units), unit))
 
 
-def _shown(steps: Iterable[tuple[_T, _Progress]], label: str) -> Generator[_T]:
+def _show(steps: Iterable[tuple[_T, _Progress]], label: str) -> Generator[_T]:
     return _with_bar(steps, label) if sys.stderr.isatty() else _with_lines(steps, label)
 
 
 def _with_bar(steps: Iterable[tuple[_T, _Progress]], label: str) -> Generator[_T]:
     from rich.console import Console  # only where there is a terminal
+    from rich.markup import escape
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (
@@ -83,10 +87,10 @@ def _with_bar(steps: Iterable[tuple[_T, _Progress]], label: str) -> Generator[_T
         TimeRemainingColumn(compact=True),
         TextColumn("left"),
     )
-    with Progress(*columns, console=Console(stderr=True)) as bar:
-        task = bar.add_task(label, total=None, figures="")
+    with Progress(*columns, console=Console(file=terminal())) as bar:
+        task = bar.add_task(escape(one_line(label)), total=None, figures="")
         for step, (done, total, text) in steps:
-            bar.update(task, total=total, completed=done, figures=text)
+            bar.update(task, total=total, completed=done, figures=escape(one_line(text)))
             yield step
 
 
@@ -94,7 +98,7 @@ def _with_lines(steps: Iterable[tuple[_T, _Progress]], label: str) -> Generator[
     printed = time.monotonic()
     for step, (done, total, text) in steps:
         if time.monotonic() - printed >= SECONDS_BETWEEN_LINES or done == total:
-            print(f"{label} {done}/{total} {text}".rstrip(), file=sys.stderr, flush=True)
+            note(f"{label} {done}/{total} {text}".rstrip())
             printed = time.monotonic()
         yield step
 

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from tacit.cli._console import aligned, answer, figures
+from tacit.cli._console import align, answer, figures
+from tacit.core.state import MAX_DROPPED
 from tacit.privacy.guarantee import Guarantee, LeakageGuarantee
 from tacit.report.labels import size, size_against
 from tacit.runs.run import Run
@@ -21,7 +22,7 @@ def show(runs: Sequence[Run], args: argparse.Namespace) -> int:
 
 
 def _lines(runs: Sequence[Run]) -> Iterator[str]:
-    yield from aligned(_table(runs))
+    yield from align(_table(runs))
     for done in runs:
         yield from _notes(done, alone=len(runs) == 1)
     yield from (f"Results: {done.directory}" for done in runs)
@@ -52,7 +53,7 @@ def _summary(run: Run) -> dict[str, object]:
 def _privacy_summary(run: Run) -> dict[str, object]:
     """The guarantee of each unit and, for a run with a budget, its use."""
     nominal = run.spec.manifest.method.nominal
-    accounted = {unit: _accounted(charges) for unit, charges in run.charges.items()}
+    accounted = {unit: _charges_fields(charges) for unit, charges in run.charges.items()}
     guarantees = {unit: {**each.to_json(), **accounted.get(unit, {})} for unit, each in run.guarantees.items()}
     return {
         "guarantees": guarantees,  # each by itself, never added
@@ -62,7 +63,7 @@ def _privacy_summary(run: Run) -> dict[str, object]:
     }
 
 
-def _accounted(charges: "Charges") -> dict[str, object]:
+def _charges_fields(charges: "Charges") -> dict[str, object]:
     """The charges to a unit, proved or not."""
     document: dict[str, object] = {"nominal_epsilon": charges.epsilon, "at_delta": charges.delta}
     return document if charges.unit.within_client else {**document, "delta_at_budget": charges.delta_at_budget}
@@ -72,7 +73,7 @@ def _notes(run: Run, *, alone: bool) -> list[str]:
     """Sentences below the table: pruning, privacy, an early end, overhead, seconds by part of a round."""
     parts = ", ".join(f"{name} {seconds:.3g} s" for name, seconds in run.timings.items())
     times = [f"Time: {parts}."] * bool(parts)
-    return [*_sparsity(run, alone=alone), *_privacy(run, alone=alone), *_ending(run), *_overhead(run), *times]
+    return [*_sparsity(run, alone=alone), *_privacy(run, alone=alone), *_end_reasons(run), *_overhead(run), *times]
 
 
 def _sparsity(run: Run, *, alone: bool) -> list[str]:
@@ -88,7 +89,7 @@ def _sparsity(run: Run, *, alone: bool) -> list[str]:
 def _privacy(run: Run, *, alone: bool) -> list[str]:
     """The guarantee, nominal figures, and the use of the budget."""
     method = run.spec.method
-    lines = [_guarantee(each, run, alone=alone) for each in run.guarantees.values()]
+    lines = [line for each in run.guarantees.values() for line in _guarantee(each, run, alone=alone).split("\n")]
     if len(run.guarantees) > 1:
         named = " and ".join(f"for {unit}s" for unit in run.guarantees)
         lines.append(f"The guarantees {named} hold side by side. Their ε are never added.")
@@ -115,15 +116,23 @@ def _guarantee(guarantee: Guarantee | LeakageGuarantee, run: Run, *, alone: bool
     return f"No privacy guarantee{unit}{f' for {method}' if method else ''}: {str(guarantee).removeprefix('none: ')}"
 
 
-def _ending(run: Run) -> list[str]:
-    """Why a run ended before its last planned round."""
+def _end_reasons(run: Run) -> list[str]:
+    """Reasons for which a run ended before its last round."""
     method, leakage, lines = run.spec.method, run.leakage, []
     if leakage is not None and leakage.limit is not None:
         lines.append(f"Clients declined to take part {leakage.declined} times: the leakage limit is {leakage.limit:g}.")
+    dropped = sum(report.dropped for report in run.history)
+    if dropped:
+        lines.append(
+            f"The sums of {dropped} of {len(run.history)} rounds were not used, because they were longer than honest "
+            "clients can make them: a client has sent a row that it did not clip. These rounds stay charged."
+        )
     if run.state.round >= method.rounds:
         return lines
     if run.diverged:
         why = "the next round's model was not finite; the last finite one is kept. Lower the learning rate, or clip"
+    elif run.disrupted:
+        why = f"the sums of {MAX_DROPPED} rounds in a row were not used; nobody can see which client disrupts them"
     elif leakage is not None and leakage.exhausted:
         why = "every client has reached its leakage limit"
     elif method.patience is not None and run.state.round < run.rounds:

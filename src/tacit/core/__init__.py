@@ -46,6 +46,7 @@ __all__ = [
     "Perturbation",
     "Plain",
     "ProximalTerm",
+    "Query",
     "Randomness",
     "Report",
     "RootBrier",

@@ -13,7 +13,7 @@ A client does not rely on the server to follow the method: `read_broadcast` refu
 before anything is computed. A site calls it before it charges its ledger.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -22,17 +22,20 @@ from tacit.core.keys import ClientKeys, Key
 from tacit.core.method import Method
 from tacit.core.provenance import read_parts
 from tacit.core.rows import DenseRows
-from tacit.core.state import ClientMemory, ClientRound, Messages, Round, View, decoded_part
+from tacit.core.state import ClientMemory, ClientRound, Messages, Round, View, decode_part
 from tacit.core.wave import EmptyWave, Shapes, Wave
 from tacit.errors import WireError
 from tacit.wire.frames import Part, Parts
+
+MAX_WEIGHT = 2.0**20  # of a model in a broadcast, where records are protected
 
 
 def read_broadcast(method: Method, parts: Parts, memory: ClientMemory, now: Round) -> tuple[View, ClientMemory]:
     """A client's view of a broadcast and its memory afterwards; uses no data.
 
     Raises `WireError` unless the broadcast is one of this method in this round: no part is missing, unread by all
-    pieces or inconsistent with what the client knows, and all numbers are finite.
+    pieces or inconsistent with what the client knows, all numbers are finite, and where records are protected, weights
+    are in a range in which gradients are computed well.
     """
     expected = {*read_parts(method.codec), *read_parts(method.mechanism)}
     if unexpected := parts.keys() - expected:
@@ -46,11 +49,18 @@ def read_broadcast(method: Method, parts: Parts, memory: ClientMemory, now: Roun
 def read_model(method: Method, parts: Parts, memory: ClientMemory, now: Round) -> tuple[View, ClientMemory]:
     """A client's view of the codec's parts of a broadcast, and its memory afterwards."""
     if Part.WEIGHTS in parts:
-        weights = decoded_part(parts[Part.WEIGHTS], method.channel.down, memory.weights.numel())
+        weights = decode_part(parts[Part.WEIGHTS], method.channel.down, memory.weights.numel())
         parts = {**parts, Part.WEIGHTS: weights}
     view, memory = method.codec.read(parts, memory, now)
     if not bool(torch.isfinite(view.weights).all()):
         raise WireError("Expected a model of finite numbers, got infinite ones, or NaN.")
+    if method.trainer.sends != "terms" and method.terms.protects_records:
+        largest = float(view.weights.abs().max()) if view.weights.numel() else 0.0
+        if largest > MAX_WEIGHT:
+            raise WireError(
+                f"Expected weights up to {MAX_WEIGHT:g} where records are protected, got {largest:g}: at such "
+                "weights, rounding errors of gradients could be as large as what one record may add."
+            )
     return view, memory
 
 
@@ -59,7 +69,17 @@ def make_messages(method: Method, view: View, data: Wave, now: ClientRound) -> M
     rows = method.codec.encode(method.trainer.train(view, data, now), view, now)
     samples = data.samples if method.weighted else None
     messages = method.mechanism.at_client(Messages(data.clients, rows, samples), view, data, now)
+    if method.channel.messages_seen_by == "nobody":
+        messages = _withhold_long(messages, method.max_norm(messages.rows.dim))
     return method.channel.send(messages, now)
+
+
+def _withhold_long(messages: Messages, max_norm: float) -> Messages:
+    """The messages, with NaN in those rows that are too long: where nobody sees a message, clients check their own."""
+    long = messages.rows.norms() > max_norm
+    if not bool(long.any()):
+        return messages
+    return replace(messages, rows=DenseRows(messages.rows.dense().masked_fill(long[:, None], torch.nan)))
 
 
 def empty_messages(method: Method, view: View, shapes: Shapes, now: Round) -> Messages:
@@ -80,7 +100,7 @@ _NO_KEYS = ClientKeys(Key(bytes(32)))  # for rounds in which no client draws
 
 @dataclass(frozen=True)
 class ClientHalf:
-    """One client of a run: what it knows before its first round.
+    """One client of a run, with its knowledge before the first round.
 
     Attributes:
         method: what is trained, and how.
@@ -101,7 +121,7 @@ class ClientHalf:
     def messages(
         self, parts: Parts, data: Wave, memory: ClientMemory, now: ClientRound
     ) -> tuple[Messages, ClientMemory]:
-        """The client's message, which its channel sends, and what it keeps.
+        """Return the client's message, and its memory for later rounds.
 
         Args:
             parts: of the broadcast.

@@ -1,11 +1,12 @@
 """The rules of composition: each names two pieces that do not fit, and what to use instead."""
 
+import typing
 from abc import ABCMeta
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from tacit.core.interfaces import Aggregator, Channel, Codec, Mechanism, Sampler, ServerUpdate, Trainer
-from tacit.core.prices import Unit
+from tacit.core.prices import RecordSums, Unit
 from tacit.core.provenance import is_bounded_for
 from tacit.errors import CompositionError
 
@@ -24,7 +25,7 @@ PIECES: dict[str, tuple[ABCMeta, str]] = {  # the interface of each slot, and pi
 
 
 def check_pieces(method: "Method") -> None:
-    """Raise `CompositionError` if what is in a slot is not a piece of it."""
+    """Raise `CompositionError` if a slot holds anything but a piece of its kind."""
     for slot, (interface, examples) in PIECES.items():
         piece = getattr(method, slot)
         if isinstance(piece, type):
@@ -32,7 +33,7 @@ def check_pieces(method: "Method") -> None:
                 f"{method.name}: Expected {slot} to be a piece, got the class {piece.__name__}. "
                 f"Write {slot}={piece.__name__}(...)."
             )
-        if missing := lacking(piece, interface):
+        if missing := missing_members(piece, interface):
             is_value = isinstance(piece, str | int | float | None)
             what = repr(piece) if is_value else f"{_name(piece)}, which has no {' and no '.join(missing)}"
             raise CompositionError(
@@ -41,7 +42,7 @@ def check_pieces(method: "Method") -> None:
             )
 
 
-def lacking(piece: object, interface: ABCMeta) -> list[str]:
+def missing_members(piece: object, interface: ABCMeta) -> list[str]:
     """The abstract members that a piece lacks; if it has them all, the first that a subclass would inherit."""
     required = [name for name in sorted(interface.__abstractmethods__) if not hasattr(piece, name)]
     members = (name for kind in interface.__mro__ for name in vars(kind) if not name.startswith("_"))
@@ -58,7 +59,11 @@ def check_composition(method: "Method") -> None:
 def _of_trainer(m: "Method") -> Iterator[str]:
     trainer, mechanism, server = _name(m.trainer), _name(m.mechanism), _name(m.server)
     if m.trainer.sends != m.server.expects:
-        instead = {"weights": "Use Replace.", "updates": "Use Add or Momentum."}[m.trainer.sends]
+        instead = {
+            "weights": "Use Replace.",
+            "updates": "Use Add or Momentum.",
+            "terms": "Use KeepSum, or another server that expects terms.",
+        }[m.trainer.sends]
         yield f"{trainer} sends {m.trainer.sends}, but {server} expects {m.server.expects}. {instead}"
     if m.trainer.masked and m.codec.coordinates != "mask":
         yield (
@@ -169,7 +174,7 @@ def _of_records_by_trainer(m: "Method") -> Iterator[str]:
 def _of_records_by_mechanism(m: "Method") -> Iterator[str]:
     """Noise for records needs rows that are sums over records, each within the bound, and nothing that enlarges it.
 
-    Only pieces that are declared to keep the bound may change such a row, and none is left out.
+    Only pieces that declare to keep the bound may change such a row, and none is left out.
     """
     bound, rows, mechanism = m.terms.record_bound, m.terms.record_sum, _name(m.mechanism)
     if bound is None:
@@ -184,6 +189,13 @@ def _of_records_by_mechanism(m: "Method") -> Iterator[str]:
             f"{_name(m.trainer)} clips every record to {rows.bound:g}, but RecordClip declares {bound:g}. "
             "Give both the same bound."
         )
+    elif _KINDS.index(rows.sums) < _KINDS.index(m.mechanism.record_sums):
+        yield {
+            "float64": f"{_name(m.trainer)} sums records in float32, but {mechanism} provides only for the rounding "
+            "errors of float64 (TermClip). Use RecordClip.",
+            "cells": f"{mechanism} adds noise to counts, to which a record adds 1 in one cell, but {_name(m.trainer)} "
+            "sums other numbers. Use QuerySum(cells=True), or DistributedGaussian.",
+        }[m.mechanism.record_sums]
     bounds = f"{mechanism} bounds what one record adds to a row"
     if not is_bounded_for(m.codec, Unit.RECORD):
         selection = getattr(m.codec, "selection", None)
@@ -240,6 +252,9 @@ _PROBLEMS = (  # in this order; the later ones rely on the earlier ones
     _of_records_by_mechanism,
     _of_budget,
 )
+
+
+_KINDS = typing.get_args(RecordSums)  # from the weakest statement to the strongest
 
 
 def _name(piece: object) -> str:

@@ -35,7 +35,7 @@ class Definition:
         parameters: the source text of each parameter's default, by name; empty where there is none.
         meanings: the description of each parameter in the section *Args* of its docstring, by name.
         returns: the source text of its return annotation; empty if there is none.
-        short_names: the short name of each field of its records that has one, as its module lists them.
+        short_names: the short name of each field of its dataclasses that has one, as its module lists them.
         default_task: a method's default task and that task's arguments; empty: the usual one.
     """
 
@@ -90,7 +90,7 @@ class FileReference:
         try:
             return read_definitions(self.file, self.file.stem)
         except (SyntaxError, UnicodeDecodeError, ValueError) as error:
-            raise UserError(f"Expected Python in {self.file}, but it cannot be read: {error}.") from error
+            raise UserError(f"Expected Python in {self.file}: {error}. Correct the file.") from error
 
     def load(self) -> Any:
         """Execute the file and return its function."""
@@ -113,7 +113,9 @@ class FileReference:
 
     def _check_exists(self) -> None:
         if not self.file.is_file():
-            raise UserError(f"Expected the {self.role} {self.label} in a Python file, but there is no {self.file}.")
+            raise UserError(
+                f"Expected the {self.role} {self.label} in a Python file, got {self.file}, which does not exist."
+            )
 
 
 def file_reference(name: str, role: str) -> FileReference | None:

@@ -5,13 +5,15 @@ Private files and folders, such as those of a run, can be read by their user onl
 
 import errno
 import os
+import secrets
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, Self
 
 from tacit.errors import StorageError, UserError, WireError
-from tacit.wire.chain import Chain
+from tacit.wire.chain import MAX_LINE, Chain
 
 try:
     import fcntl
@@ -20,7 +22,9 @@ except ImportError:  # Windows
 _LOCKS = fcntl is not None
 
 MAX_FILE_BYTES = 1 << 24  # bytes of a file that is read whole, unless another limit is given
-_CHAIN_LIMIT = 1 << 30  # bytes of a chained file
+_PARTIAL = ".partial"
+_SECONDS_OF_A_WRITE = 600.0
+_NEW = os.O_CREAT | os.O_EXCL | os.O_WRONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
 _ADVICE = {
     errno.ENOSPC: "Free some space",
     errno.EDQUOT: "Free some space",
@@ -43,11 +47,8 @@ def storage_errors(path: Path) -> Iterator[None]:
 def read(path: Path, what: str = "", error: type[UserError] = UserError, limit: int = MAX_FILE_BYTES) -> bytes:
     """The content of a file; one that cannot be read or is too long is an `error`, whose message calls it `what`."""
     name = f"{what} {path}" if what else str(path)
-    try:
-        with path.open("rb") as file:
-            content = file.read(limit + 1)  # whatever the file system says: a device has no size
-    except (OSError, ValueError) as problem:  # ValueError: a NUL in the path
-        raise error(f"Could not read {name}: {getattr(problem, 'strerror', None) or problem}.") from problem
+    with _open_to_read(path, name, error) as file:
+        content = file.read(limit + 1)  # whatever the file system says: a device has no size
     if len(content) > limit:
         raise error(f"Expected {name} to have at most {limit} bytes, got more. It is not a file of this kind.")
     return content
@@ -56,17 +57,18 @@ def read(path: Path, what: str = "", error: type[UserError] = UserError, limit: 
 def write(path: Path, content: bytes, *, parents: bool = False, private: bool = False) -> None:
     """Write a file atomically: on any failure, the file that was there before is unchanged.
 
-    With `parents`, folders that do not exist are created. A `private` file can be read by its user only.
+    With `parents`, folders that do not exist are created. A `private` file, and these folders, can be read by its user
+    only, whatever the umask.
     """
-    partial = path.with_name(f".{path.name}.partial")
     with storage_errors(path):
-        if parents:
+        if parents and private:
+            make_private(path.parent)
+        elif parents:
             path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}{_PARTIAL}")  # a name that nobody can prepare
+        file = os.fdopen(os.open(partial, _NEW, 0o600 if private else 0o666), "wb")
         try:
-            if private:
-                partial.unlink(missing_ok=True)  # of a killed write, perhaps with another mode
-                touch_private(partial)
-            with partial.open("wb") as file:
+            with file:
                 file.write(content)
                 flush(file)
             partial.replace(path)
@@ -74,29 +76,40 @@ def write(path: Path, content: bytes, *, parents: bool = False, private: bool = 
             with suppress(OSError):
                 partial.unlink(missing_ok=True)
             raise
-        with _opened(path.parent) as descriptor:
+        if private:
+            _remove_partials(path)
+        with _open_folder(path.parent) as descriptor:
             if _LOCKS:
                 os.fsync(descriptor)
 
 
+def _remove_partials(path: Path) -> None:
+    """Remove the temporary files of killed writes of this file: they may hold a secret that was to be erased."""
+    for partial in path.parent.iterdir():
+        if is_partial(partial) and partial.name.startswith(f".{path.name}."):
+            with suppress(OSError):  # removed by another process
+                if time.time() - partial.lstat().st_mtime > _SECONDS_OF_A_WRITE:
+                    partial.unlink()
+
+
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
+def lock_folder(folder: Path) -> Iterator[None]:
     """Lock a folder: other processes cannot enter this block for it, so that files can be read, changed and written.
 
     A file system that locks no folders, such as some network ones, does not keep them out, and neither does Windows.
 
     Example:
-        >>> with locked(Path(".")):
+        >>> with lock_folder(Path(".")):
         ...     pass
     """
-    with _opened(folder) as descriptor:
+    with _open_folder(folder) as descriptor:
         with suppress(OSError):
             lock(descriptor)
         yield
 
 
 @contextmanager
-def _opened(folder: Path) -> Iterator[int]:
+def _open_folder(folder: Path) -> Iterator[int]:
     """The descriptor of a folder; -1 on Windows, which opens none."""
     descriptor = os.open(folder, os.O_RDONLY) if _LOCKS else -1
     try:
@@ -121,8 +134,21 @@ def lock(file: IO[bytes] | int, *, wait: bool = True, inherited: bool = True) ->
 
 
 def touch_private(path: Path) -> None:
-    """Create an empty file that only its user can read and write; a file that exists keeps its mode."""
-    os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600))
+    """Create an empty file that only its user can read and write.
+
+    A file that exists keeps its mode. One of another user, or a link that another user made, is refused: that user
+    could read what is written.
+    """
+    try:
+        os.close(os.open(path, _NEW, 0o600))
+    except FileExistsError:
+        user = os.geteuid() if _LOCKS else 0
+        if user and {path.lstat().st_uid, path.stat().st_uid} != {user}:
+            raise StorageError(
+                f"Expected {path} to belong to the user who runs this, but another user made it, who can read it. "
+                "Remove it, or choose another folder."
+            ) from None
+        os.close(os.open(path, os.O_WRONLY))
 
 
 def make_private(folder: Path) -> None:
@@ -135,7 +161,7 @@ def make_private(folder: Path) -> None:
 
 def is_partial(path: Path) -> bool:
     """Whether this is the temporary file of a `write` that was killed."""
-    return path.name.startswith(".") and path.name.endswith(".partial")
+    return path.name.startswith(".") and path.name.endswith(_PARTIAL)
 
 
 def flush(file: IO[bytes]) -> None:
@@ -147,19 +173,22 @@ def flush(file: IO[bytes]) -> None:
 class ChainedFile:
     """A private file to which entries are only ever appended, as the lines of a `Chain`.
 
-    Opening it verifies the chain. Several processes may append: each first reads the entries of others. A last line
-    without an end was cut off by a crash, and `append` never returned for it: it is left out, and the next entry
-    replaces it.
+    Opening it verifies the chain, a line at a time, however long it is: only its head stays in memory. Several
+    processes may append: each first reads the entries of others. A last line without an end was cut off by a crash, and
+    `append` never returned for it: it is left out, and the next entry replaces it.
 
     Attributes:
         path: the file.
         what: what messages call it, and the purpose of its chain.
-        entries: all entries, in order.
+        cut: how many bytes of a line that a crash cut off were left out when the file was opened.
     """
 
     def __init__(self, path: Path, what: str) -> None:
-        self.path, self.what, self._size = path, what, 0
-        self._load()
+        self.path, self.what = path, what
+        self._chain, self._size = Chain(what), 0
+        self._catch_up()
+        with storage_errors(path):
+            self.cut = path.stat().st_size - self._size
 
     @classmethod
     def open(cls, path: Path, what: str) -> Self:
@@ -176,30 +205,65 @@ class ChainedFile:
         """The hash of the last entry, which identifies all of them."""
         return self._chain.head
 
+    @property
+    def count(self) -> int:
+        """The number of entries."""
+        return self._chain.count
+
+    @property
+    def entries(self) -> list[dict[str, Any]]:
+        """All entries, in order."""
+        return [*self.each_entry()]
+
+    def each_entry(self) -> Iterator[dict[str, Any]]:
+        """The entries, in order, read from the file and verified again."""
+        yield from (entry for _, entry in self._read(Chain(self.what), 0))
+
     def append(self, entry: Mapping[str, object]) -> None:
         """Add an entry; it is on the disk when this returns."""
         with storage_errors(self.path), self.path.open("rb+") as file:
             lock(file)
-            if file.seek(0, os.SEEK_END) != self._size:  # another process has written, or a write has failed
-                self._load()
+            size = file.seek(0, os.SEEK_END)
+            if size < self._size:  # the file was replaced
+                self._chain, self._size = Chain(self.what), 0
+            if size != self._size:  # another process has written, or a write has failed
+                self._catch_up()
                 file.seek(self._size)
                 file.truncate()
             link = self._chain.seal(entry)
             file.write(link.line + b"\n")
             flush(file)
-            self.entries.append(dict(entry))
-            self._chain.hashes.append(link.hash)
+            self._chain.extend(link.hash)
             self._size = file.tell()
 
-    def _load(self) -> None:
-        """Read up to the last whole line."""
-        self._chain, self.entries = Chain(self.what), list[dict[str, Any]]()
-        lines = read(self.path, f"the {self.what}", limit=_CHAIN_LIMIT).split(b"\n")
-        self._size = sum(len(line) + 1 for line in lines[:-1])
-        for number, line in enumerate(lines[:-1], 1):
-            try:
-                self.entries.append(self._chain.read(line))
-            except WireError:
-                raise UserError(
-                    f"Line {number} of {self.path}, the {self.what}, was changed, or lines before it are missing."
-                ) from None
+    def _catch_up(self) -> None:
+        """Verify the entries after those that were read before."""
+        for length, _ in self._read(self._chain, self._size):
+            self._size += length
+
+    def _read(self, chain: Chain, start: int) -> Iterator[tuple[int, dict[str, Any]]]:
+        """The entries of a chain that continues here, each with its length, up to the last whole line."""
+        with _open_to_read(self.path, f"the {self.what} {self.path}") as file:
+            file.seek(start)
+            while (line := file.readline(MAX_LINE + 1)).endswith(b"\n") or len(line) > MAX_LINE:
+                try:
+                    entry = chain.read(line[:-1])
+                except WireError:
+                    raise UserError(
+                        f"Line {chain.count + 1} of {self.path}, the {self.what}, was changed, or lines before it are "
+                        "missing."
+                    ) from None
+                chain.forget()
+                yield len(line), entry
+
+
+@contextmanager
+def _open_to_read(path: Path, name: str, error: type[UserError] = UserError) -> Iterator[IO[bytes]]:
+    """An open file, whose errors are those of Tacit."""
+    try:
+        with path.open("rb") as file:
+            yield file
+    except (OSError, ValueError) as problem:  # ValueError: a NUL in the path
+        if isinstance(problem, UserError):
+            raise
+        raise error(f"Could not read {name}: {getattr(problem, 'strerror', None) or problem}.") from problem

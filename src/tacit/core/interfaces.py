@@ -1,6 +1,6 @@
 """The interfaces of the seven pieces of a method, as Protocols with defaults.
 
-Pieces are frozen records. Their state from round to round is in `State.memory` at the server and in `ClientMemory` at a
+Pieces are frozen values. Their state from round to round is in `State.memory` at the server and in `ClientMemory` at a
 client. All randomness comes from the keys in `now`: a `ServerRound` has the server's, a `ClientRound` the clients'.
 
 A piece of your own is a subclass of its Protocol. It defines the abstract members and inherits defaults for the rest.
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Literal, Protocol, Self
 from torch import Tensor
 
 from tacit.core.keys import Key
-from tacit.core.prices import AggregateNoise, Price, RecordPrice, RecordSum, Sampling, Unit
+from tacit.core.prices import AggregateNoise, Price, RecordPrice, RecordSum, RecordSums, Sampling, Unit
 from tacit.core.rows import Rows
 from tacit.core.state import (
     BoundedMessages,
@@ -41,7 +41,7 @@ from tacit.wire.sparse import WireFormat
 if TYPE_CHECKING:
     from tacit.core.method import Method
 
-Payload = Literal["updates", "weights"]
+Payload = Literal["updates", "weights", "terms"]
 Visibility = Literal["all messages", "messages", "anything", "only the sum"]  # what the summing party must see
 Summation = Literal["sum", "weighted sum", "messages"]
 Reader = Literal["server", "enclave", "nobody"]
@@ -56,9 +56,9 @@ class Bounded(Protocol):
         """The units whose influence on a row this piece does not enlarge.
 
         For clients every piece is harmless, because rows are clipped after it. For records and persons a row is a sum
-        of parts that were clipped before it, so that a piece is harmless only if it changes the sum by a linear map
-        that lengthens nothing, given what is public, and reads no data. Choosing coordinates by the update, a vote, a
-        count, or a message whose length depends on the row are not. A piece that does not declare this itself is
+        of parts that were clipped before it. A piece is then harmless only if it reads no data and changes the sum by a
+        linear map, fixed by what is public, that lengthens no vector. Coordinates chosen by the update, a vote, a count
+        or a message whose length depends on the row are not harmless. A piece that does not declare this itself is
         bounded for clients alone, and `Method` refuses it where noise is for records.
         """
         return (Unit.CLIENT,)
@@ -88,7 +88,7 @@ class Trainer(Protocol):
 
     @property
     def sends(self) -> Payload:
-        """Whether rows are updates or whole weights."""
+        """Whether rows are updates, whole weights, or sums of terms that answer a query."""
         return "updates"
 
     @property
@@ -97,11 +97,16 @@ class Trainer(Protocol):
         return False
 
     @property
+    def state_length(self) -> int | None:
+        """The length of the state that it works on, in float64; None: that of any model."""
+        return None
+
+    @property
     def chooses(self) -> bool:
-        """Whether each client chooses the hypothesis that it trains; the choice is never sent."""
+        """Whether each client chooses the hypothesis to train; the choice is never sent."""
         return False
 
-    def kept(self, shapes: Shapes) -> tuple[int | None, ...]:
+    def weight_counts(self, shapes: Shapes) -> tuple[int | None, ...]:
         """The number of weights that a client sends of each parameter; None: all; empty: all of all parameters."""
         return ()
 
@@ -118,7 +123,7 @@ class Trainer(Protocol):
 
     @property
     def record_sum(self) -> RecordSum | None:
-        """How far one record can change a row, where a row is a sum over a Poisson batch; None: it is not one."""
+        """The most that one record can change a row that is a sum over a Poisson batch; None: a row is no such sum."""
         return None
 
     @property
@@ -174,7 +179,7 @@ class Codec(Bounded, Protocol):
 
     def read(self, parts: Parts, memory: ClientMemory, now: Round) -> tuple[View, ClientMemory]:
         """A client's view of the broadcast and its memory afterwards; raises `WireError` for parts that do not fit."""
-        return View(memory.received_weights(parts), parts), memory
+        return View(memory.read_weights(parts), parts), memory
 
 
 DryRun = Callable[[int], Rows]  # what a client with the public data would send, for the n-th draw of shared randomness
@@ -220,6 +225,10 @@ class Mechanism(Bounded, Protocol):
         """Whether rows must be updates or whole weights; None: either."""
         return None
 
+    def honest_clients(self, cohort: int) -> int | None:
+        """How many of a cohort have to deliver honest noise for the declared price; None: clients add none."""
+        return None
+
     @property
     def bits(self) -> int | None:
         """Its noise is integer-valued, for sums modulo 2^bits; None: it is real-valued, or there is none."""
@@ -236,6 +245,11 @@ class Mechanism(Bounded, Protocol):
         return None
 
     @property
+    def record_sums(self) -> RecordSums:
+        """How the sums over records must be computed for which its noise provides."""
+        return "float32"
+
+    @property
     def row_bound(self) -> float | None:
         """The largest norm of a row that is a sum over records, without noise; None: noise is scaled to whole rows."""
         return None
@@ -249,7 +263,7 @@ class Mechanism(Bounded, Protocol):
         return state
 
     def broadcast_parts(self, state: State) -> Parts:
-        """The parts that clients need for their side, in addition to the codec's broadcast."""
+        """The parts that the client side needs, in addition to the codec's broadcast."""
         return {}
 
     def check_broadcast(self, view: View) -> None:
@@ -258,6 +272,13 @@ class Mechanism(Bounded, Protocol):
         A client calls this before it computes or charges anything.
         """
         return
+
+    def max_sum(self, total: Sum, now: ServerRound) -> float | None:
+        """The largest L2 norm of the sum with noise that honest clients can cause, except with probability 2⁻⁴⁰.
+
+        None: not known, or whoever sees the messages has clipped them.
+        """
+        return None
 
     def update_state(self, state: State, total: Sum, now: ServerRound) -> State:
         """The state for the next round, updated from the round's sum before noise."""
@@ -276,7 +297,7 @@ AddNoise = Callable[[Sum], Sum]
 
 
 class Conversation(Protocol):
-    """A channel during a run: it holds what changes from round to round; the channel itself is a frozen record."""
+    """A channel during a run: it holds what changes from round to round; the channel itself is frozen."""
 
     def aggregate(self, messages: Messages, state: State, now: Round, add: SumMessages) -> Sum:
         """The sum of the messages; `add` clips and sums those that a party sees in the clear."""
@@ -338,9 +359,9 @@ class Channel(Bounded, Protocol):
         return None
 
     def overhead(self, now: Round, tolerated: int = 0) -> Mapping[str, Traffic]:
-        """A client's traffic in addition to message and broadcast, by phase of the channel's protocol.
+        """The whole cohort's traffic in addition to messages and broadcasts, by phase of the channel's protocol.
 
-        `tolerated`: the losses for which messages carry surplus noise, whose seeds clients share.
+        `tolerated`: the losses for which messages carry surplus noise, whose seeds some clients share.
         """
         return {}
 
@@ -349,7 +370,7 @@ class Channel(Bounded, Protocol):
 
         Args:
             method: whose channel this is.
-            population: how many clients there are.
+            population: the number of clients.
             seed: of the run, from which simulated parties derive their keys; None: for single rounds outside a run, for
                 which no party is started and the same result is computed without one.
         """
@@ -387,5 +408,5 @@ class ServerUpdate(Protocol):
 
     @property
     def expects(self) -> Payload:
-        """Whether aggregates are updates or whole weights."""
+        """Whether aggregates are updates, whole weights, or sums of terms."""
         return "updates"

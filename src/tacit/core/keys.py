@@ -70,17 +70,17 @@ class Stream:
         return values.view(shape).to(like.device)
 
     def gamma(self, shape: int) -> float:
-        """A number of the gamma distribution with this whole shape and scale 1: as many exponential ones, summed."""
+        """A number of the gamma distribution with this whole shape and scale 1: a sum of exponential numbers."""
         return float(-self.uniform(shape).sub_(1).neg_().log_().sum())
 
     def permutation(self, count: int) -> Tensor:
-        """The numbers below `count` in random order; ties among 63-bit numbers, in order, are 10⁻⁷ likely for 10⁶."""
+        """The numbers below `count` in random order; 10⁶ numbers have a tie with probability 10⁻⁷."""
         return torch.from_numpy(np.argsort(self._words(count) >> np.uint64(1), kind="stable"))
 
     def subset(self, count: int, size: int) -> Tensor:
         """A uniformly random subset of `size` of the numbers below `count`, ascending.
 
-        Of many numbers, few are drawn one by one, so that it takes time and memory by its size, not by `count`.
+        Time and memory depend on the size of a small subset, not on `count`.
         """
         if count <= FEW or size > count // 8:
             return self.permutation(count)[:size].sort().values

@@ -317,19 +317,19 @@ def as_loss(loss: object) -> Loss:
         case type():
             raise UserError(f"Expected a loss, got the class {loss.__name__}. Write loss={loss.__name__}().")
         case torch.nn.Module():
-            return FunctionLoss(unreduced(loss))
+            return FunctionLoss(remove_reduction(loss))
     members = ("per_sample", "from_mean", "validate", "metrics")
     if all(hasattr(loss, name) for name in members):
         return cast(Loss, loss)
     if callable(loss):
-        return FunctionLoss(unreduced(loss))
+        return FunctionLoss(remove_reduction(loss))
     examples = "tacit.CrossEntropy(), tacit.MeanSquared(), tacit.BinaryCrossEntropy()"
     raise UserError(
         f"Expected a loss such as {examples}, a torch.nn loss or a function of outputs and targets, got {loss!r}."
     )
 
 
-def unreduced(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+def remove_reduction(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """The same loss without the mean over the samples, where it has an argument `reduction`."""
     if isinstance(function, torch.nn.Module):
         plain = copy.deepcopy(function)

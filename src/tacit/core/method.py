@@ -1,4 +1,4 @@
-"""A method is a record of seven named pieces.
+"""A method is a value with seven named pieces.
 
 A round is not a chain of hooks: many rows become one vector, and privacy depends on the order of clipping, adding noise
 and summing. That order is therefore fixed, in `tacit.core.client_half` and `server_half`; a method only names the piece
@@ -9,7 +9,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import sqrt
-from numbers import Integral
 from typing import Self
 
 from tacit.core.composition import check_composition, check_pieces
@@ -17,10 +16,12 @@ from tacit.core.interfaces import Aggregator, Channel, Codec, Mechanism, Sampler
 from tacit.core.neutral import Add, Identity, Mean, NoNoise, Plain
 from tacit.core.plain_form import PLAIN_VERSION, Form, canonical, digest, from_plain, parse, to_plain
 from tacit.core.prices import Budget, Unit, check_delta, check_rounds
+from tacit.core.state import ServerRound, Sum
 from tacit.core.terms import Terms
-from tacit.errors import UserError, expect
+from tacit.errors import UserError, positive, whole
 
-REACH = 16.0  # the mean size of a row's numbers that is accepted by default
+ROUNDING_SLACK = 1e-6  # by which rounding in floating point may lengthen a sum
+MAX_MEAN_SIZE = 16.0  # the mean size of a row's numbers that is accepted by default
 DELTA = 1e-5  # at which ε is reported if there is no budget
 
 
@@ -64,11 +65,10 @@ class Method:
 
     def __post_init__(self) -> None:
         check_pieces(self)
-        check_delta(self.report_delta)
-        expect(isinstance(self.rounds, Integral), f"rounds={self.rounds!r} to be a whole number")
+        check_delta(self.report_delta, "report_delta")
         check_rounds(self.rounds)
-        expect(self.max_row_norm is None or self.max_row_norm > 0, f"max_row_norm={self.max_row_norm} > 0")
-        expect(self.patience is None or self.patience >= 1, f"patience={self.patience} >= 1")
+        positive(max_row_norm=self.max_row_norm)
+        whole(1, patience=self.patience)
         check_composition(self)
 
     def to_plain(self) -> dict[str, Form]:
@@ -80,7 +80,7 @@ class Method:
         """The method of a canonical form.
 
         Args:
-            plain: the form; it may name the records that Tacit exports.
+            plain: the form; it may name the classes that Tacit exports.
             own: classes of your own that it may name, too.
 
         Raises:
@@ -148,7 +148,25 @@ class Method:
         if self.mechanism.requires in ("messages", "all messages"):
             return float("inf")
         of_records = self.mechanism.row_bound or 0.0
-        return REACH * (dim if self.terms.changes_rows else sqrt(dim)) * max(of_records, 1.0) + of_records
+        return MAX_MEAN_SIZE * (dim if self.terms.changes_rows else sqrt(dim)) * max(of_records, 1.0) + of_records
+
+    def max_norm_accepted(self, dim: int) -> float:
+        """The largest L2 norm of a row that whoever sees it accepts; infinite where nobody sees a row."""
+        return float("inf") if self.channel.messages_seen_by == "nobody" else self.max_norm(dim)
+
+    def max_sum(self, total: Sum, now: ServerRound) -> float:
+        """The largest L2 norm of the round's released sum that honest clients can cause; infinite if nothing bounds it.
+
+        With noise, they exceed it with a probability of at most 2⁻⁴⁰ in a round (`Mechanism.max_sum`). Without, it is
+        the number of clients times `max_row_norm`, if that is given, and the rounding of a grid.
+        """
+        limit = self.mechanism.max_sum(total, now)
+        if limit is not None:
+            return limit
+        if self.max_row_norm is None or self.terms.changes_rows or self.weighted:
+            return float("inf")
+        step = 0.0 if total.grid_step is None else total.grid_step.size
+        return now.cohort * (self.max_row_norm + step * sqrt(total.total.numel())) * (1 + ROUNDING_SLACK)
 
     @property
     def weighted(self) -> bool:

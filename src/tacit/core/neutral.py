@@ -31,7 +31,7 @@ from tacit.core.state import (
     View,
 )
 from tacit.core.wave import Wave
-from tacit.errors import expect
+from tacit.errors import positive
 from tacit.wire.frames import Part
 from tacit.wire.sparse import WireFormat
 
@@ -122,7 +122,7 @@ class Add(ServerUpdate):
     rate: float = 1.0
 
     def __post_init__(self) -> None:
-        expect(self.rate > 0, f"rate={self.rate} > 0")
+        positive(rate=self.rate)
 
     def apply(self, state: State, aggregate: Tensor) -> State:
         return replace(state, weights=state.weights.add(aggregate, alpha=self.rate))

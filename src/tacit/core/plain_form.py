@@ -1,10 +1,10 @@
 """The canonical form of a method and its pieces: nested dictionaries, lists, strings and numbers.
 
-A record becomes a dictionary of its fields, tagged with the name of its class (`type`). Numbers are exact: a field that
-is declared as a number is a float, also where an integer was given, so that equal records have equal forms. A class
-that no package registered is tagged with its module, and a function with a digest of its code.
+A dataclass becomes a dictionary of its fields, tagged with the name of its class (`type`). Numbers are exact: a field
+declared as a number is a float even where an integer was given, so equal values have equal forms. A class that no
+package registered is tagged with its module, and a function with a digest of its code.
 
-Reading runs only the code of records that Tacit's packages export (`allow`) or the caller names: a form comes from a
+Reading runs only the code of classes that Tacit's packages export (`allow`) or the caller names: a form comes from a
 file or from another party, and must not choose the code.
 """
 
@@ -23,8 +23,8 @@ from typing import Any
 from torch import Tensor
 
 from tacit import core
-from tacit.core.record_text import records_of
 from tacit.core.schema import arms, build_piece, check_names, choose, item_types
+from tacit.core.value_text import dataclasses_of
 from tacit.errors import UserError
 
 PLAIN_VERSION = 1
@@ -38,7 +38,7 @@ _packages: list[ModuleType] = [core]
 
 
 def allow(package: ModuleType) -> None:
-    """Let forms name the records that this package exports; it must be one of Tacit's own."""
+    """Let forms name the dataclasses that this package exports; it must be one of Tacit's own."""
     if package not in _packages:
         _packages.append(package)
 
@@ -74,7 +74,7 @@ def parse(text: str) -> Form:
 
 @functools.singledispatch
 def to_plain(value: object) -> Form:
-    """The form of a record, of the values in its fields, or of any plain value.
+    """Return the form of a dataclass, of the values in its fields, or of any plain value.
 
     Raises `UserError` for a value without a form, such as NaN or a dictionary.
 
@@ -89,9 +89,7 @@ def to_plain(value: object) -> Form:
     elif kind.__reduce__ is object.__reduce__ and hasattr(value, "__dict__"):  # all of its state is there
         values = dict(vars(value))
     else:
-        raise UserError(
-            f"Expected numbers, texts, tuples and records in a method, got {kind.__name__}, which has no plain form."
-        )
+        raise UserError(f"Expected numbers, texts, tuples and dataclasses in a method, got {kind.__name__}.")
     hints = _hints(kind)
     forms = {name: to_plain(_as_declared(each, hints.get(name, Any))) for name, each in values.items()}
     return {TYPE_TAG: _tag(kind), **forms}
@@ -133,15 +131,15 @@ def _tensor(value: Tensor) -> Form:
 @to_plain.register
 def _function(value: FunctionType) -> Form:
     """Name, code, defaults and enclosed values, without the module's globals."""
-    cells = [_enclosed(cell.cell_contents) for cell in value.__closure__ or ()]
-    defaults = [_enclosed(each) for each in (*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values())]
+    cells = [_inner_form(cell.cell_contents) for cell in value.__closure__ or ()]
+    defaults = [_inner_form(each) for each in (*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values())]
     content = digest([_code(value.__code__), cells, defaults])
     return {TYPE_TAG: "function", "name": f"{value.__module__}:{value.__qualname__}", "digest": content}
 
 
 @to_plain.register(type)
 @to_plain.register(BuiltinFunctionType)
-def _named(value: type | BuiltinFunctionType) -> Form:
+def _name_form(value: type | BuiltinFunctionType) -> Form:
     return {TYPE_TAG: "name", "name": f"{value.__module__}:{value.__qualname__}"}
 
 
@@ -152,7 +150,7 @@ def _partial(value: functools.partial) -> Form:  # type: ignore[type-arg]
 
 
 def from_plain(plain: Form, own: Iterable[type] = ()) -> object:
-    """The value of a form; `own`: the caller's classes that it may name, beside Tacit's records.
+    """The value of a form; `own`: the caller's classes that it may name, beside those of Tacit.
 
     Raises:
         UserError: the form names an unknown class or field, lacks one, is too large or too deep, or has wrong values.
@@ -180,12 +178,12 @@ class _Reader:
                 return float(infinite)
             case {"type": str(name), **given}:
                 return self._record(name, typing.cast(dict[str, Form], given), depth)
-        raise UserError(f"Expected plain values and records with a {TYPE_TAG} in a form, got {str(plain)[:80]!r}.")
+        raise UserError(f"Expected plain values and objects with a {TYPE_TAG} in a form, got {str(plain)[:80]!r}.")
 
     def _record(self, name: str, given: Mapping[str, Form], depth: int) -> object:
         if name in _DIGESTS:
             raise UserError(f"Expected a form that can be read, got one with a {name}, of which it has a digest only.")
-        kind = self._own.get(name) or choose(records_of(*_packages), name, "a type that a form may name")
+        kind = self._own.get(name) or choose(dataclasses_of(*_packages), name, "a type that a form may name")
         names = [each.name for each in fields(kind) if each.init and each.compare]
         check_names(given, names, name)
         missing = [each for each in names if each not in given]
@@ -196,7 +194,7 @@ class _Reader:
 
 def _tag(kind: type) -> str:
     """The name by which a form names a class: alone if a package of Tacit exports it, otherwise with its module."""
-    exported = records_of(*_packages).get(kind.__name__)
+    exported = dataclasses_of(*_packages).get(kind.__name__)
     return kind.__name__ if exported is kind else f"{kind.__module__}:{kind.__qualname__}"
 
 
@@ -221,7 +219,7 @@ def _as_declared(value: object, annotation: Any) -> object:
     return value
 
 
-def _enclosed(value: object) -> Form:
+def _inner_form(value: object) -> Form:
     """The form of an enclosed value; without one, that of its class."""
     try:
         return to_plain(value)

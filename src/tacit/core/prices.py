@@ -8,14 +8,15 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import ClassVar, Literal, Self
+from typing import ClassVar, Literal, Self, get_args
 
-from tacit.errors import UserError, expect
+from tacit.errors import UserError, at_least, expect, one_of, positive, whole, within
 
 RECIPIENTS = "anyone who receives the models; the server is trusted"
 MIN_DELTA = 1e-12
 MAX_NOISE = 1e9
 MAX_ROUNDS = 10**6
+NO_LIMIT = 1e9  # the ε of a ledger without a budget of its own
 TOLERANCE = 1 + 1e-9  # of a leakage limit: in floating point, six times 0.4 is slightly above 2.4
 
 
@@ -78,8 +79,8 @@ class Sampling:
     rate: float = 1.0
 
     def __post_init__(self) -> None:
-        expect(self.kind in ("everyone", "poisson", "fixed"), f"sampling={self.kind!r} to be a kind of sampling")
-        expect(0 < self.rate <= 1, f"sampling rate {self.rate} in (0, 1]")
+        one_of(("everyone", "poisson", "fixed"), kind=self.kind)
+        within("(0, 1]", rate=self.rate)
         expect((self.kind == "everyone") == (self.rate == 1), f"sampling={self.kind!r} to fit rate={self.rate}")
 
     @classmethod
@@ -116,23 +117,28 @@ class Budget:
     delta: float
 
     def __post_init__(self) -> None:
-        expect(0 < self.epsilon < math.inf, f"epsilon={self.epsilon:g} > 0 and finite")
+        positive(epsilon=self.epsilon)
         check_delta(self.delta)
 
+    @property
+    def limited(self) -> bool:
+        """Whether it limits ε at all."""
+        return self.epsilon < NO_LIMIT
+
     def __str__(self) -> str:
-        return f"ε = {self.epsilon:g} at δ = {self.delta:g}"
+        return f"ε = {self.epsilon:g} at δ = {self.delta:g}" if self.limited else f"any ε at δ = {self.delta:g}"
 
 
-def check_delta(delta: float) -> None:
+def check_delta(delta: float, name: str = "delta") -> None:
     """Raise `UserError` unless δ is below 1, and large enough for the accountants, which round up tails of 1e-15."""
     advice = "δ bounds the probability that the guarantee fails: use 1e-5."
-    expect(0 < delta < 1, f"delta={delta:g} in (0, 1)", advice)
-    expect(delta >= MIN_DELTA, f"delta={delta:g} >= {MIN_DELTA:g}: no smaller probability is accounted for", advice)
+    within("(0, 1)", advice, **{name: delta})
+    expect(delta >= MIN_DELTA, f"{name}={delta:g} >= {MIN_DELTA:g}: no smaller probability is accounted for", advice)
 
 
 def check_rounds(rounds: int, name: str = "rounds") -> None:
-    """Raise `UserError` unless there is a round, and not more of them than can be accounted for one by one."""
-    expect(rounds >= 1, f"{name}={rounds} >= 1")
+    """Raise `UserError` unless there is a round, and no more rounds than can be accounted for one by one."""
+    whole(1, **{name: rounds})
     shown = rounds if rounds < 10**15 else "far more"  # a number may have hundreds of digits
     expect(rounds <= MAX_ROUNDS, f"{name} <= {MAX_ROUNDS}, got {shown}")
 
@@ -168,35 +174,71 @@ class Gaussian:
 
 
 @dataclass(frozen=True)
+class Laplace:
+    """The privacy loss of a sum with Laplace noise, which bounds it for every output: pure ε.
+
+    Attributes:
+        noise_multiplier: scale of the noise, relative to the most that a unit can add to the sum in L1: 1/ε.
+    """
+
+    noise_multiplier: float
+    xi: ClassVar[float] = 0.0  # as of `Zcdp`
+    adjacencies: ClassVar[tuple[Adjacency, ...]] = tuple(Adjacency)
+
+    def __post_init__(self) -> None:
+        positive(noise_multiplier=self.noise_multiplier)
+
+    @property
+    def epsilon(self) -> float:
+        """The largest privacy loss of any output."""
+        return 1 / self.noise_multiplier
+
+    @property
+    def rho(self) -> float:
+        """ρ of zero-concentrated differential privacy: ε²/2 (Bun, Steinke 2016, Proposition 3.3)."""
+        return self.epsilon**2 / 2
+
+    def at_distance(self, times: int) -> "Laplace":
+        """The loss of a unit that can move the sum `times` as far."""
+        return self.scaled(times)
+
+    def scaled(self, times: float) -> "Laplace":
+        """The loss if a unit changes the sum by this many times its bound."""
+        return Laplace(self.noise_multiplier / times)
+
+
+@dataclass(frozen=True)
 class Zcdp:
     """A linear bound on the Rényi divergences of a sum: D_α ≤ ρ·α + ξ at integer orders, in both directions.
 
     Attributes:
         rho: ρ of zero-concentrated differential privacy.
         xi: ξ, added at every order.
+        symmetric: whether the noise is added to the sum, and as likely as its negative.
     """
 
     rho: float
     xi: float = 0.0
+    symmetric: bool = False
     adjacencies: ClassVar[tuple[Adjacency, ...]] = tuple(Adjacency)
 
     def __post_init__(self) -> None:
-        expect(0 < self.rho < math.inf, f"rho={self.rho} > 0 and finite")
-        expect(0 <= self.xi < math.inf, f"xi={self.xi} >= 0 and finite")
+        positive(rho=self.rho)
+        at_least(0, xi=self.xi)
 
     def at_distance(self, times: int) -> "Zcdp":
-        """The loss of a unit that can move the sum `times` as far, by as many doublings as that takes.
+        """The loss of a unit that can move the sum `times` as far, by repeated doubling.
 
         At twice the distance, D_α ≤ 2α/(2α−1) · D_{2α−1} + D_{2α} ≤ 4·ρ·α + 7/3·ξ at every integer order.
 
         Reference: Bun, Steinke 2016. Concentrated Differential Privacy, Lemma 5.2 with k = 2.
         """
         doublings = (times - 1).bit_length()
-        return Zcdp(4**doublings * self.rho, (7 / 3) ** doublings * self.xi)
+        return Zcdp(4**doublings * self.rho, (7 / 3) ** doublings * self.xi, self.symmetric)
 
     def scaled(self, times: float) -> "Zcdp":
         """The loss if a unit changes the sum by this many times its bound."""
-        return Zcdp(self.rho * times**2, self.xi)
+        return Zcdp(self.rho * times**2, self.xi, self.symmetric)
 
 
 @dataclass(frozen=True)
@@ -222,7 +264,7 @@ class Release:
             its client's row: whatever the accountant's adjacency is, this release is composed for replace-one.
     """
 
-    loss: Gaussian | Zcdp
+    loss: Gaussian | Laplace | Zcdp
     distance: float = 0.0
     sampling: Sampling = Sampling()
     adversary: str = field(default=RECIPIENTS, compare=False)
@@ -235,8 +277,7 @@ class Release:
     leakage: ClassVar[None] = None
 
     def __post_init__(self) -> None:
-        expect(0 <= self.distance <= 1, f"distance={self.distance} in [0, 1]")
-        expect(0 <= self.failure <= 1, f"failure={self.failure} in [0, 1]")
+        within("[0, 1]", distance=self.distance, failure=self.failure)
 
     @property
     def accounted(self) -> "Repeated":
@@ -311,7 +352,7 @@ class AggregateNoise:
 
     def __post_init__(self) -> None:
         expect(self.bound > 0, f"bound={self.bound} > 0")
-        expect(0 <= self.deviation < math.inf, f"deviation={self.deviation} >= 0 and finite")
+        at_least(0, deviation=self.deviation)
 
 
 @dataclass(frozen=True)
@@ -368,7 +409,7 @@ class Repeated:
     leakage: ClassVar[None] = None
 
     def __post_init__(self) -> None:
-        expect(self.times >= 1, f"times={self.times} >= 1")
+        whole(1, times=self.times)
 
     @property
     def accounted(self) -> Self:
@@ -426,11 +467,13 @@ class ClientUnits:
         sizes: how many of them every client has.
         unit: which: records, persons, or the client itself, of which every client has one.
         clients: at how many clients one of them occurs, at most; 0: unknown, so that each counts by itself.
+        identities: of each client's data, equal for equal ones; only their owner can compute them. Empty: unknown.
     """
 
     sizes: tuple[int, ...]
     unit: Unit = Unit.RECORD
     clients: int = 0
+    identities: tuple[str, ...] = field(default=(), compare=False)
 
     def __post_init__(self) -> None:
         expect(0 <= self.clients <= len(self.sizes), f"clients={self.clients} of {len(self.sizes)}")
@@ -446,6 +489,9 @@ class ClientUnits:
         return max(1, self.clients)
 
 
+RecordSums = Literal["float32", "float64", "cells"]  # clipped and summed so; or 1 in one number at most, else 0
+
+
 @dataclass(frozen=True)
 class RecordSum:
     """A row that is a sum over records of a Poisson batch: adding or removing one changes it by at most `bound`.
@@ -453,11 +499,14 @@ class RecordSum:
     Attributes:
         bound: the largest L2 norm of what one record adds to the row.
         rate: the probability with which a record is in the batch, the same for all clients.
+        sums: how it is computed, from which rounding errors follow that noise has to provide for.
     """
 
     bound: float
     rate: float
+    sums: RecordSums = "float32"
 
     def __post_init__(self) -> None:
-        expect(0 < self.bound < math.inf, f"bound={self.bound:g} > 0 and finite")
-        expect(0 < self.rate <= 1, f"rate={self.rate:g} in (0, 1]")
+        positive(bound=self.bound)
+        within("(0, 1]", rate=self.rate)
+        one_of(get_args(RecordSums), sums=self.sums)

@@ -47,7 +47,7 @@ def own_parts(method: "Method") -> tuple[CustomPart, ...]:
 
 
 def is_ours(part: object) -> bool:
-    """Whether a record's class is one of Tacit's own."""
+    """Whether the class of a value is one of Tacit's own."""
     return _is_our_class(type(part))
 
 
@@ -80,7 +80,7 @@ def rests_on(price: Price, parts: tuple[CustomPart, ...]) -> Price:
     undeclared = [part for part in parts if part.sensitivity is None or part.slot == "channel"]
     if undeclared and not isinstance(price, Unproved):
         nominal = price if isinstance(price, Release | Leakage) else None
-        return Unproved(f"rests on {_listed(undeclared)}, whose sensitivity nobody has proved", nominal)
+        return Unproved(f"rests on {_join_names(undeclared)}, whose sensitivity nobody has proved", nominal)
     for part in parts:
         if isinstance(price, Release) and part.sensitivity is not None:
             price = replace(price, loss=price.loss.scaled(part.sensitivity))
@@ -90,7 +90,7 @@ def rests_on(price: Price, parts: tuple[CustomPart, ...]) -> Price:
 def declaration(parts: tuple[CustomPart, ...]) -> str:
     """The sentence of a guarantee on parts whose sensitivity was declared and tested; empty if there are none."""
     declared = [part for part in parts if part.sensitivity is not None]
-    return f"The sensitivity of {_listed(declared)} was declared by you and tested, not proved." if declared else ""
+    return f"The sensitivity of {_join_names(declared)} was declared by you and tested, not proved." if declared else ""
 
 
 def _is_our_class(kind: type) -> bool:
@@ -116,12 +116,12 @@ def _own_parts(slot: str, part: object) -> Iterator[CustomPart]:
         case _:
             inner = [getattr(part, each.name) for each in fields(part)] if is_dataclass(part) else ()
             if not is_ours(part):
-                yield CustomPart(slot, type(part).__name__, _declared(part))
+                yield CustomPart(slot, type(part).__name__, _declaration(part))
     for each in inner:
         yield from _own_parts(slot, each)
 
 
-def _declared(part: object) -> float | None:
+def _declaration(part: object) -> float | None:
     match getattr(part, DECLARED, None):
         case int(value) | float(value) if 0 < value < inf:
             return float(value)
@@ -129,6 +129,6 @@ def _declared(part: object) -> float | None:
             return None
 
 
-def _listed(parts: list[CustomPart]) -> str:
+def _join_names(parts: list[CustomPart]) -> str:
     names = list(dict.fromkeys(map(str, parts)))
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

@@ -4,18 +4,18 @@ Clipping and summing need norms and weighted sums, not the numbers themselves. A
 (`DenseRows`) or a factored form that never materialises a client's whole vector (`tacit.engine`). Pieces use the
 operations below where they can, and `dense()` where they must.
 
-Rows may contain noise beyond the target, in components that are removed once it is known how many clients delivered
-(`Surplus`). Of a cohort of n clients, up to t may be lost. Every client adds t + 1 independent components to its row,
-of variance V/n and, for k = 1 … t, V/((n − k + 1)(n − k)): components 0 … k together have V/(n − k). After d losses,
-components d + 1 … t of the n − d others are subtracted from the sum, which leaves the variance V for every d up to t.
-The seeds of a client's components 1 … t are a chain: each derives from the one before it, and not the other way round.
-The seed of component d + 1 reproduces all that is removed, and nothing of what stays.
+Rows may contain noise beyond the target, which is removed once it is known how many clients delivered (`Surplus`). Of a
+cohort of n clients, up to t may be lost. Every client adds noise of variance V/(n − t) to its row, so the shares of
+n − t clients are the noise of a sum. After d losses there are n − d shares, and those of t − d survivors are subtracted
+from the sum, whole. That leaves n − t shares, and the variance V, for every d up to t. Whose shares are subtracted does
+not matter for the sum's distribution, because all have the same; it is a public rule: those of the survivors with the
+lowest numbers. The server learns the noise of these clients, and not their rows, which only the sum contains.
 
 Reference: Jiang, Wang, Chen. Dordis: Efficient Federated Learning with Dropout-Resilient Differential Privacy. EuroSys
-2024 (XNoise).
+2024 (XNoise), where every share has t + 1 components, and components of every survivor are subtracted.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Protocol, Self
@@ -24,7 +24,6 @@ import torch
 from torch import Tensor
 
 from tacit.core.keys import Key
-from tacit.errors import TacitError
 
 _TINY = 1e-15  # below it, squares may underflow in float32
 _BLOCK = 1024
@@ -159,10 +158,10 @@ class MaskedRows:
         return MaskedRows(self._stored.scaled(factors).values, self.mask, self.dim)
 
     def layer_norms(self, layers: tuple[int, ...]) -> Tensor:
-        return self._stored.layer_norms(self._masked_layers(layers))
+        return self._stored.layer_norms(self._mask_layers(layers))
 
     def layer_scaled(self, factors: Tensor, layers: tuple[int, ...]) -> "MaskedRows":
-        return MaskedRows(self._stored.layer_scaled(factors, self._masked_layers(layers)).values, self.mask, self.dim)
+        return MaskedRows(self._stored.layer_scaled(factors, self._mask_layers(layers)).values, self.mask, self.dim)
 
     def keep(self, which: Tensor) -> "MaskedRows":
         return MaskedRows(self.values[which], self.mask, self.dim)
@@ -173,19 +172,19 @@ class MaskedRows:
         return DenseRows(self.dense()[:, coordinates])
 
     def sum(self) -> Tensor:
-        return self._scattered(self.values.sum(0))
+        return self._scatter(self.values.sum(0))
 
     def dense(self) -> Tensor:
-        return self._scattered(self.values)
+        return self._scatter(self.values)
 
     @cached_property
     def _stored(self) -> DenseRows:
         return DenseRows(self.values)
 
-    def _scattered(self, values: Tensor) -> Tensor:
+    def _scatter(self, values: Tensor) -> Tensor:
         return values.new_zeros(*values.shape[:-1], self.dim).index_copy_(-1, self.mask, values)
 
-    def _masked_layers(self, layers: tuple[int, ...]) -> tuple[int, ...]:
+    def _mask_layers(self, layers: tuple[int, ...]) -> tuple[int, ...]:
         """The number of the mask's coordinates in each layer."""
         ends = torch.searchsorted(self.mask, torch.tensor(layers).cumsum(0))
         return tuple(ends.diff(prepend=ends.new_zeros(1)).tolist())
@@ -201,10 +200,12 @@ class ClippedSum:
     Attributes:
         total: the sum, in float64.
         norms: of every record's gradient before clipping; infinite or NaN: the record was left out.
+        wide: whether norms, factors and sums were computed in float64, with a factor of 1 + 2⁻⁴⁰ at most.
     """
 
     total: Tensor
     norms: Tensor
+    wide: bool = False
 
 
 def _blockwise_norms(rows: Tensor) -> Tensor:
@@ -215,32 +216,23 @@ def _blockwise_norms(rows: Tensor) -> Tensor:
     return torch.cat([blocks, rest[:, None]], dim=1).double().square().sum(1).sqrt()
 
 
-def seed_after(seed: Key, steps: int = 1) -> Key:
-    """The seed of the component that is `steps` later in a client's chain."""
-    for _ in range(steps):
-        seed = seed.child("next component")
-    return seed
-
-
 @dataclass(frozen=True)
 class Surplus:
     """The removable noise in some messages, or in their sum.
 
     Attributes:
         tolerated: t, the number of losses for which the shares of the noise provide.
-        seeds: by client, the seed of component `first` and thereby of all later ones; empty where noise is drawn at
-            once. In a simulation these are the clients' secrets; in a protocol, what was opened.
-        first: the first component that the seeds reproduce.
+        seeds: of shares, by client; empty where noise is drawn at once. In a simulation these are the secrets of all
+            clients; in a protocol, what was opened.
 
     Example:
-        >>> whole = Surplus(3, {7: Key(bytes(32))})
-        >>> [k for k, _ in whole.opened(losses=1).components()]
-        [2, 3]
+        >>> whole = Surplus(3, {client: Key(bytes(32)) for client in (4, 5, 7, 9)})
+        >>> list(whole.opened(losses=1).seeds)
+        [4, 5]
     """
 
     tolerated: int
     seeds: Mapping[int, Key] = field(default_factory=dict)
-    first: int = 1
 
     def __add__(self, other: "Surplus") -> "Surplus":
         return replace(self, seeds={**self.seeds, **other.seeds})
@@ -250,23 +242,16 @@ class Surplus:
         return replace(self, seeds={client: self.seeds[client] for client in clients} if self.seeds else {})
 
     def opened(self, losses: int) -> "Surplus":
-        """The components that are removed after this many losses; raises `TacitError` if seeds start too late."""
-        if losses >= self.tolerated:
-            return Surplus(self.tolerated, first=self.tolerated + 1)
-        if losses + 1 < self.first:
-            raise TacitError(f"Expected the seeds of component {losses + 1}, got those of component {self.first}.")
-        seeds = {client: seed_after(seed, losses + 1 - self.first) for client, seed in self.seeds.items()}
-        return Surplus(self.tolerated, seeds, losses + 1)
-
-    def components(self) -> Iterator[tuple[int, Key]]:
-        """The number and the stream of every component that the seeds reproduce."""
-        for client in sorted(self.seeds):
-            seed = self.seeds[client]
-            for k in range(self.first, self.tolerated + 1):
-                yield k, seed.child("component")
-                seed = seed_after(seed)
+        """The seeds of the shares that are removed after this many losses."""
+        removed = to_remove(self.tolerated, losses, self.seeds)
+        return replace(self, seeds={client: self.seeds[client] for client in removed})
 
 
-def added(one: Surplus | None, other: Surplus | None) -> Surplus | None:
+def to_remove(tolerated: int, losses: int, survivors: Iterable[int]) -> list[int]:
+    """The survivors whose shares of the noise are removed after this many losses."""
+    return sorted(survivors)[: max(tolerated - losses, 0)]
+
+
+def add_surplus(one: Surplus | None, other: Surplus | None) -> Surplus | None:
     """The surplus of two sums; None if neither has one."""
     return one + other if one is not None and other is not None else one or other

@@ -42,8 +42,8 @@ def call(factory: Callable[..., _T], label: str, options: Mapping[str, object]) 
     Args:
         factory: a function with named parameters only.
         label: its name in error messages.
-        options: values as in TOML or on a command line; strings are converted to the annotated type. Dots reach into
-            the fields of a parameter whose default is a record.
+        options: values as in TOML or on a command line; strings are converted to the annotated type. Dots name
+            the fields of a parameter whose default is a dataclass.
 
     Raises:
         UserError: an option is unknown, missing, or of the wrong type.
@@ -63,13 +63,15 @@ def call(factory: Callable[..., _T], label: str, options: Mapping[str, object]) 
     check_names(grouped, declared, label)
     missing = [key for key, p in declared.items() if p.default is p.empty and key not in options]
     if missing:
-        raise UserError(f"Expected {label} to be given {listed(missing)}: there is no default.")
+        raise UserError(f"Expected {label} to be given {list_names(missing)}: there is no default.")
     parameters = {key: declared[key] for key in grouped}
-    return factory(**{key: _given(p.default, grouped[key], p.annotation, key, label) for key, p in parameters.items()})
+    return factory(
+        **{key: _field_value(p.default, grouped[key], p.annotation, key, label) for key, p in parameters.items()}
+    )
 
 
 def annotation_of(factory: Callable[..., object], path: str) -> Any:
-    """The annotated type of a parameter or, with dots, of a field of its record; `Any` for every other name.
+    """The annotated type of a parameter or, with dots, of a field of its default; `Any` for every other name.
 
     Example:
         >>> annotation_of(lambda rounds: rounds, "server.rate")
@@ -79,10 +81,10 @@ def annotation_of(factory: Callable[..., object], path: str) -> Any:
     parameter = inspect.signature(factory, eval_str=True).parameters.get(name)
     if parameter is None:
         return Any
-    annotation, record = parameter.annotation, parameter.default
+    annotation, default = parameter.annotation, parameter.default
     for field in rest:
-        annotation = typing.get_type_hints(type(record)).get(field, Any)
-        record = getattr(record, field, None)
+        annotation = typing.get_type_hints(type(default)).get(field, Any)
+        default = getattr(default, field, None)
     return annotation
 
 
@@ -93,29 +95,29 @@ def check_names(options: Iterable[str], known: Iterable[str], label: str) -> Non
         choose(table, key, f"options of {label}")
 
 
-def changed(record: _T, changes: Mapping[str, object], label: str) -> _T:
-    """A copy of a frozen record with some fields changed, its own or those of nested records.
+def change_fields(value: _T, changes: Mapping[str, object], label: str) -> _T:
+    """Copy a dataclass with some fields changed, its own or those of dataclasses in its fields.
 
     Args:
-        record: a dataclass; the copy is validated like a new record.
+        value: a dataclass; the copy is validated like a new one.
         changes: values as in TOML or on a command line, by field name; dots separate nested fields.
-        label: the name of the record in error messages.
+        label: the name of the value in error messages.
 
     Example:
         >>> from dataclasses import make_dataclass
         >>> Ring = make_dataclass("Ring", [("bits", int)], frozen=True)
-        >>> changed(Ring(32), {"bits": "16"}, "ring").bits
+        >>> change_fields(Ring(32), {"bits": "16"}, "ring").bits
         16
     """
     if not changes:
-        return record
-    names = sorted(f.name for f in dataclasses.fields(record) if f.init) if dataclasses.is_dataclass(record) else ()
+        return value
+    names = sorted(f.name for f in dataclasses.fields(value) if f.init) if dataclasses.is_dataclass(value) else ()
     grouped = _by_name(changes)
     for name in grouped:
         choose(dict.fromkeys(names), name, f"fields of {label}")
-    hints = typing.get_type_hints(type(record))
-    new = {name: _given(getattr(record, name), inner, hints[name], name, label) for name, inner in grouped.items()}
-    return dataclasses.replace(record, **_replaced(record, new), **new)  # type: ignore[type-var]
+    hints = typing.get_type_hints(type(value))
+    new = {name: _field_value(getattr(value, name), inner, hints[name], name, label) for name, inner in grouped.items()}
+    return dataclasses.replace(value, **_reset_alternatives(value, new), **new)  # type: ignore[type-var]
 
 
 def _by_name(options: Options) -> dict[str, dict[str, object]]:
@@ -127,11 +129,11 @@ def _by_name(options: Options) -> dict[str, dict[str, object]]:
     return grouped
 
 
-def _given(value: object, options: Options, annotation: Any, name: str, label: str) -> object:
+def _field_value(value: object, options: Options, annotation: Any, name: str, label: str) -> object:
     """A value, or its replacement under the empty path, with the fields that other paths set."""
     if "" in options:
         value = convert(options[""], annotation, name, label)
-    return changed(value, {path: each for path, each in options.items() if path}, f"{name} of {label}")
+    return change_fields(value, {path: each for path, each in options.items() if path}, f"{name} of {label}")
 
 
 def simplest_fraction(value: float) -> Fraction:
@@ -146,27 +148,27 @@ def simplest_fraction(value: float) -> Fraction:
 
 
 def instead_of(other: str, default: Any = None) -> Any:
-    """A field of a record that replaces another; `changed` resets the other one to its default.
+    """A field of a dataclass that replaces another; `change_fields` resets the other one to its default.
 
     Example:
         >>> either = [("steps", int | None, instead_of("epochs")), ("epochs", int | None, instead_of("steps"))]
         >>> Length = dataclasses.make_dataclass("Length", either, frozen=True)
-        >>> changed(Length(epochs=5), {"steps": 3}, "length")
+        >>> change_fields(Length(epochs=5), {"steps": 3}, "length")
         Length(steps=3, epochs=None)
     """
     return dataclasses.field(default=default, metadata={"instead_of": other})
 
 
 def convert(value: object, annotation: Any, key: str, label: str) -> object:
-    """Convert a plain value to an annotated type; records must be of that type, and other values are unchanged."""
+    """Convert a plain value to an annotated type; dataclasses must be of that type, and other values are unchanged."""
     if typing.get_origin(annotation) is Literal:
         choices = {str(choice): choice for choice in typing.get_args(annotation)}
         return choose(choices, str(value), f"{key} of {label}")
-    return _checked(value, annotation, _READERS, key, label)
+    return _read_field(value, annotation, _READERS, key, label)
 
 
-def build_piece(record: type[_T], args: Sequence[object], named: Mapping[str, object]) -> _T:
-    """A record of values from outside, which are not converted.
+def build_piece(kind: type[_T], args: Sequence[object], named: Mapping[str, object]) -> _T:
+    """Build a dataclass from untrusted values, without conversion.
 
     Raises `UserError` unless they have the types of its fields and are valid.
 
@@ -178,14 +180,14 @@ def build_piece(record: type[_T], args: Sequence[object], named: Mapping[str, ob
         tacit.errors.UserError: Expected epsilon of Budget to be a number, got '2' (str).
     """
     try:
-        hints = typing.get_type_hints(record)
-        for key, value in inspect.signature(record).bind(*args, **named).arguments.items():
-            _checked(value, hints[key], _EXACT, key, record.__name__)
-        return record(*args, **named)
+        hints = typing.get_type_hints(kind)
+        for key, value in inspect.signature(kind).bind(*args, **named).arguments.items():
+            _read_field(value, hints[key], _EXACT, key, kind.__name__)
+        return kind(*args, **named)
     except UserError:
         raise
-    except Exception as error:  # a record's own checks may fail in any way on a value of another type
-        raise UserError(f"Expected the fields of {record.__name__}: {error}.") from error
+    except Exception as error:  # a class's own validation may fail in any way on a value of another type
+        raise UserError(f"Expected the fields of {kind.__name__}: {error}.") from error
 
 
 def arms(annotation: Any) -> tuple[Any, ...]:
@@ -203,7 +205,7 @@ def choose(table: Mapping[str, _T], name: str, what: str) -> _T:
         tacit.errors.UserError: Expected partition in iid, shards, got 'shard'. Did you mean 'shards'?
     """
     if name not in table:
-        raise UserError(f"Expected {what} in {listed(table)}, got {name!r}.{suggestion(name, table)}")
+        raise UserError(f"Expected {what} in {list_names(table)}, got {name!r}.{suggestion(name, table)}")
     return table[name]
 
 
@@ -220,23 +222,23 @@ def _family(word: str, choices: list[str]) -> str:
     """The choices `FAMILY/NAME` whose family is similar, as those of a paper."""
     families = {choice.partition("/")[0] for choice in choices if "/" in choice}
     near = difflib.get_close_matches(word.lower(), families, n=1, cutoff=0.7)
-    return f" Did you mean one of {listed(c for c in choices if c.startswith(f'{near[0]}/'))}?" if near else ""
+    return f" Did you mean one of {list_names(c for c in choices if c.startswith(f'{near[0]}/'))}?" if near else ""
 
 
-def listed(names: Iterable[str]) -> str:
+def list_names(names: Iterable[str]) -> str:
     """The names, separated by commas; `none` if there are none."""
     return ", ".join(names) or "none"
 
 
-def _replaced(record: Any, new: Mapping[str, object]) -> dict[str, object]:
+def _reset_alternatives(instance: Any, new: Mapping[str, object]) -> dict[str, object]:
     """Fields that others replace, with their defaults."""
-    fields = {field.name: field for field in dataclasses.fields(record)}
+    fields = {field.name: field for field in dataclasses.fields(instance)}
     explicit = [fields[name] for name, value in new.items() if value != fields[name].default]
     others = [field.metadata["instead_of"] for field in explicit if "instead_of" in field.metadata]
     return {other: fields[other].default for other in others if other not in new}
 
 
-def _checked(value: object, annotation: Any, readers: "_Readers", key: str, label: str) -> object:
+def _read_field(value: object, annotation: Any, readers: "_Readers", key: str, label: str) -> object:
     try:
         return _read(value, annotation, readers)
     except _MISFITS:
@@ -260,7 +262,7 @@ def _read(value: object, annotation: Any, readers: "_Readers") -> object:
 
 
 def _fits(value: object, annotation: Any) -> bool:
-    """Whether a value is a record or function as annotated, or has the members of an annotated Protocol."""
+    """Whether a value is a dataclass or function as annotated, or has the members of an annotated Protocol."""
     if typing.get_origin(annotation) is Callable:
         return callable(value)
     if getattr(annotation, "_is_protocol", False):

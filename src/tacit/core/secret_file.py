@@ -18,7 +18,7 @@ def make(path: Path) -> None:
         if path.exists():
             return
         files.make_private(path.parent)
-        with files.locked(path.parent):
+        with files.lock_folder(path.parent):
             if not path.exists():
                 files.write(path, secrets.token_hex(_SIZE).encode() + b"\n", private=True)
 

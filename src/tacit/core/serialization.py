@@ -1,4 +1,4 @@
-"""Files as typed records: a dataclass or `msgspec.Struct` is the schema of the JSON or TOML document it is read from.
+"""Files as typed values: a dataclass or `msgspec.Struct` is the schema of the JSON or TOML document it is read from.
 
 Every error is one sentence that names the file, the key, the expected value and the actual one; for an unknown key or
 choice it suggests the closest known one. The type of the field describes the expected value or, in better words, its
@@ -11,6 +11,7 @@ import math
 import re
 import tomllib
 import typing
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, is_dataclass, replace
 from pathlib import Path
@@ -21,7 +22,7 @@ import msgspec
 from msgspec import Meta, Struct, inspect
 
 from tacit.core import files
-from tacit.core.schema import TYPES_IN_WORDS, arms, item_types, listed, suggestion
+from tacit.core.schema import TYPES_IN_WORDS, arms, item_types, list_names, suggestion
 from tacit.errors import UserError
 
 _T = TypeVar("_T")
@@ -45,7 +46,7 @@ _LONG_KEY = re.compile(rf"(?<![\w-])(?:[\w-]+[ \t]*\.[ \t]*){{{MAX_KEY}}}")
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """The source of a record, for error messages.
+    """The source of a value, for error messages.
 
     Attributes:
         label: its name, usually the file.
@@ -66,11 +67,11 @@ class Source:
 
 
 def read_json(content: bytes, kind: type[_T], source: Source, *, version: int | None = None, strict: bool = True) -> _T:
-    """The record in a JSON document.
+    """Read a value from a JSON document.
 
     Args:
         content: the document.
-        kind: the type of the record.
+        kind: the type of the value.
         source: what the document is, for error messages.
         version: what its key `format` must be; None: it is not checked.
         strict: whether strings are only strings, and not also numbers such as `inf`, which JSON does not have.
@@ -78,9 +79,11 @@ def read_json(content: bytes, kind: type[_T], source: Source, *, version: int | 
     if len(content) > MAX_JSON_BYTES:
         raise source.problem(f"Expected {source.label} to have at most {MAX_JSON_BYTES} bytes, got {len(content)}.")
     try:
-        table = json.loads(content)
+        table = json.loads(content, object_pairs_hook=_table)
+    except KeyError as error:
+        raise source.problem(f"Expected different keys in {source.label}, got {_show(error.args[0])} twice.") from None
     except (ValueError, RecursionError):
-        raise source.problem(f"Expected {source.label} to be JSON, but it is not.") from None
+        raise source.problem(f"Expected {source.label} to be JSON, got other content.") from None
     if not _is_shallow(table):
         raise source.problem(f"Expected {source.label} to have at most {MAX_DEPTH} nested values.")
     actual = table.get("format") if type(table) is dict else None
@@ -90,8 +93,16 @@ def read_json(content: bytes, kind: type[_T], source: Source, *, version: int | 
     return convert(table, kind, source, strict=strict)
 
 
+def _table(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """The table of these keys; raises `KeyError` for a key that occurs twice, of which one value would be lost."""
+    table = dict(pairs)
+    if len(table) < len(pairs):
+        raise KeyError(next(key for key, count in Counter(key for key, _ in pairs).items() if count > 1))
+    return table
+
+
 def read_toml(path: Path, kind: type[_T]) -> _T:
-    """The record in a TOML file; an unknown key is an error."""
+    """Read a value from a TOML file; an unknown key is an error."""
     return convert(load_toml(path), kind, Source(label=str(path)))
 
 
@@ -99,7 +110,7 @@ def load_toml(path: Path) -> Mapping[str, Any]:
     """The plain values in a TOML file; a file that cannot be read or parsed is a `UserError`."""
     content = files.read(path, limit=MAX_TOML_BYTES)
     try:
-        table = _parsed(content.decode("utf-8"))
+        table = _parse(content.decode("utf-8"))
     except RecursionError as error:
         raise UserError(f"Expected {path} to have at most {MAX_DEPTH} nested values.") from error
     except ValueError as error:  # of the syntax, the encoding, or a number with too many digits
@@ -121,20 +132,20 @@ def _is_shallow(value: object) -> bool:
 
 
 @functools.lru_cache(maxsize=16)
-def _parsed(content: str) -> Mapping[str, Any]:
-    """Cached, because the rows of a study refer to the same few files."""
-    plain = _TOML_TEXT.sub(lambda found: "" if found[0].startswith("#") else "s", content)
+def _parse(content: str) -> Mapping[str, Any]:
+    """Parse TOML; cached, because the rows of a study refer to the same few files."""
+    plain = _TOML_TEXT.sub(lambda match: "" if match[0].startswith("#") else "s", content)
     if _LONG_KEY.search(plain):  # memory and time of tomllib grow with the square of its length
         raise ValueError(f"a key has more than {MAX_KEY} parts")
     return tomllib.loads(content)
 
 
 def convert(value: object, kind: type[_T], source: Source, *, strict: bool = True) -> _T:
-    """The record in a table of plain values.
+    """Convert a table of plain values.
 
     Args:
         value: the table.
-        kind: the type of the record.
+        kind: the type of the value.
         source: what the table is, for error messages.
         strict: whether strings are only strings, and not also numbers.
 
@@ -150,21 +161,21 @@ def convert(value: object, kind: type[_T], source: Source, *, strict: bool = Tru
         tacit.errors.UserError: Expected x of here.toml to be a number, got [].
     """
     try:
-        return _converted(value, kind, source, strict=strict)
+        return _convert(value, kind, source, strict=strict)
     except UnicodeEncodeError:
         raise source.problem(f"Expected the texts of {source.label} to be Unicode, got half a character.") from None
 
 
-def _converted(value: object, kind: type[_T], source: Source, *, strict: bool) -> _T:
+def _convert(value: object, kind: type[_T], source: Source, *, strict: bool) -> _T:
     if source.closed:
         for path, key, keys in _unknown_keys(value, kind):
             hint = suggestion(str(key), keys)
-            raise source.problem(f"Expected keys of {_of(path, source)} in {listed(keys)}, got {_shown(key)}.{hint}")
+            raise source.problem(f"Expected keys of {_of(path, source)} in {list_names(keys)}, got {_show(key)}.{hint}")
     try:
         return msgspec.convert(value, kind, strict=strict, str_keys=True, dec_hook=_to_path)
     except msgspec.ValidationError as error:
         own = error.__cause__
-        if isinstance(own, UserError):  # of the record's own validation
+        if isinstance(own, UserError):  # of the class's own validation
             raise source.problem(f"{source.label}: {own}") from None
         fault = _fault(value, kind, strict)
         raise source.problem(f"Expected {fault.keys}{_of(fault.path, source)} {fault.problem}") from None
@@ -238,19 +249,19 @@ def _arms(kind: Any) -> list[Any]:
 
 
 def _arm(value: Any, kind: Any) -> Any:
-    """The type of a union that a value belongs to; of tagged records, the one with its tag."""
+    """The type of a union that a value belongs to; of tagged classes, the one with its tag."""
     return next((arm for arm in _arms(kind) if _has_parts(value, arm)), _bare(kind))
 
 
 @functools.lru_cache(maxsize=64)
-def _fields(record: Any) -> Mapping[str, Any]:
-    """The annotations of a record's fields, by their keys."""
-    hints = typing.get_type_hints(record, include_extras=True)
-    return {each.encode_name: hints[each.name] for each in getattr(inspect.type_info(record), "fields", ())}
+def _fields(kind: Any) -> Mapping[str, Any]:
+    """The annotations of a class's fields, by their keys."""
+    hints = typing.get_type_hints(kind, include_extras=True)
+    return {each.encode_name: hints[each.name] for each in getattr(inspect.type_info(kind), "fields", ())}
 
 
 def _tag(kind: Any) -> dict[str, Any]:
-    """The key and the value that distinguish a record from the others of its union; empty if there are none."""
+    """The key and the value that distinguish a class from the others of its union; empty if there are none."""
     config = getattr(kind, "__struct_config__", None)
     return {config.tag_field: config.tag} if config is not None and config.tag_field else {}
 
@@ -288,13 +299,13 @@ def _fault(value: Any, kind: Any, strict: bool, path: Steps = ()) -> Fault:
         key, expected = tags[0][0], [tag for _, tag in tags]
         return Fault((*path, key), _not_among(expected, value.get(key)))
     if missing := _MISSING.match(refusal):
-        words = _described(_fields(arm)[missing[1]])
+        words = _description(_fields(arm)[missing[1]])
         return Fault(path, f"to have the key {missing[1]!r}{f', {words}' if words else ''}.")
     if choices := _choices(arm):
         return Fault(path, _not_among(choices, value))
     limit = _LIMIT.match(refusal)
-    words = _described(kind) or _named(kind) + (limit[1] if limit else "")
-    return Fault(path, f"to be {words}, got {_shown(value)}.")
+    words = _description(kind) or _type_name(kind) + (limit[1] if limit else "")
+    return Fault(path, f"to be {words}, got {_show(value)}.")
 
 
 def _choices(kind: Any) -> list[Any]:
@@ -306,22 +317,22 @@ def _choices(kind: Any) -> list[Any]:
 
 def _not_among(choices: list[Any], value: Any) -> str:
     names = [str(each) for each in choices]
-    return f"in {listed(names)}, got {_shown(value)}.{suggestion(str(value), names)}"
+    return f"in {list_names(names)}, got {_show(value)}.{suggestion(str(value), names)}"
 
 
-def _named(kind: Any) -> str:
+def _type_name(kind: Any) -> str:
     """A type in words; of a union, all of its types."""
-    names = (_WORDS.get(arm) or _WORDS.get(_shape(arm)) or listed(map(str, _choices(arm))) for arm in _arms(kind))
+    names = (_WORDS.get(arm) or _WORDS.get(_shape(arm)) or list_names(map(str, _choices(arm))) for arm in _arms(kind))
     return " or ".join(dict.fromkeys(names))
 
 
-def _described(kind: Any) -> str:
+def _description(kind: Any) -> str:
     """The description in a field's annotation, `Annotated[..., Meta(description=...)]`; empty without one."""
     descriptions = (each.description for each in getattr(kind, "__metadata__", ()) if isinstance(each, Meta))
     return next(filter(None, descriptions), None) or ""
 
 
-def _shown(value: object) -> str:
+def _show(value: object) -> str:
     """A value in an error message, shortened if it is long."""
     text = repr(value)
     return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}…"

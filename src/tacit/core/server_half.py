@@ -27,6 +27,7 @@ from tacit.core.interfaces import Channel, Conversation
 from tacit.core.method import Method
 from tacit.core.rows import DenseRows, Rows, Surplus
 from tacit.core.state import (
+    DROPPED,
     Broadcast,
     ClientMemory,
     Messages,
@@ -35,9 +36,10 @@ from tacit.core.state import (
     SimulatedRound,
     State,
     Sum,
-    Traffic,
     View,
     WaveReport,
+    count_dropped,
+    drop_round,
 )
 from tacit.core.wave import Wave
 from tacit.errors import ProtocolError, PublicDataError, UserError, WireError
@@ -77,34 +79,30 @@ def broadcast(method: Method, state: State, now: Round) -> Broadcast:
 
 def pack_broadcast(method: Method, sent: Broadcast, now: Round, *, first: bool) -> bytes:
     """A broadcast as bytes; `first`: for a client that has received none before."""
-    parts = sent.sent(first=first, wire_format=method.channel.down)
+    parts = sent.client_parts(first=first, wire_format=method.channel.down)
     return frames.pack(FrameKind.VIEW, now.index, parts, now.cohort)
 
 
-def download_size(channel: Channel, sent: Broadcast, now: Round, *, first: bool, tolerated: int = 0) -> int:
-    """The number of bytes that a client receives in a round.
+def download_size(channel: Channel, sent: Broadcast, *, first: bool) -> int:
+    """The number of bytes of a broadcast for one client.
 
     Args:
         channel: of the method.
         sent: the broadcast.
-        now: the round.
         first: whether this is the client's first broadcast.
-        tolerated: the losses for which messages carry surplus noise.
     """
-    overhead = sum(channel.overhead(now, tolerated).values(), Traffic())
-    return frames.size(sent.sent(first=first, wire_format=channel.down)) + overhead.down
+    return frames.size(sent.client_parts(first=first, wire_format=channel.down))
 
 
-def upload_sizes(channel: Channel, messages: Messages, now: Round) -> tuple[int, ...]:
-    """The number of bytes that the client of each message sends in a round."""
-    tolerated = 0 if messages.surplus is None else messages.surplus.tolerated
-    overhead = sum(channel.overhead(now, tolerated).values(), Traffic())
-    return tuple(size + overhead.up for size in channel.message_format.sizes(messages))
+def with_overhead(sizes: tuple[int, ...], overhead: int) -> tuple[int, ...]:
+    """Each client's bytes, with an even part of the cohort's overhead, to the byte; a cohort of nobody has none."""
+    each, rest = divmod(overhead, max(len(sizes), 1))
+    return tuple(size + each + (place < rest) for place, size in enumerate(sizes))
 
 
 def client_view(method: Method, sent: Broadcast, state: State, now: Round) -> View:
     """The view of a client that took part in all earlier rounds."""
-    parts = sent.sent(first=False, wire_format=method.channel.down)
+    parts = sent.client_parts(first=False, wire_format=method.channel.down)
     return read_broadcast(method, parts, ClientMemory.of(state), now)[0]
 
 
@@ -144,9 +142,9 @@ def join_messages(messages: Sequence[Messages], like: Messages) -> Messages:
 
 
 def reject_unusable(messages: Messages, max_row_norm: float = torch.inf) -> tuple[Messages, WaveReport]:
-    """The messages whose rows are finite and no longer than `max_row_norm`, and a report of the wave.
+    """Return the messages whose rows are finite and no longer than `max_row_norm`, and a report of the wave.
 
-    A faulty or hostile client loses only its own update. `max_row_norm` is the method's `max_norm`.
+    A faulty or hostile client loses only its own update. `max_row_norm` is the method's `max_norm_accepted`.
     """
     norms = messages.rows.norms()
     usable = torch.isfinite(norms) & (norms <= max_row_norm)
@@ -181,8 +179,17 @@ def aggregate_messages(method: Method, conversation: Conversation, state: State,
 
 
 def finish_round(method: Method, conversation: Conversation, state: State, total: Sum, now: ServerRound) -> State:
-    """The state after the round. Without contributions, the model is unchanged."""
-    noisy = released_sum(method, conversation, total, now)
+    """The state after the round. Without contributions, the model is unchanged.
+
+    So it is if the released sum, noise included, is longer than honest clients can make it (`Method.max_sum`): some
+    client has sent a row that is not clipped, and nobody saw it. Only what is released is looked at, so the check
+    reveals nothing more; the round stays charged.
+    """
+    noisy = release_sum(method, conversation, total, now)
+    if noisy.weight > 0 and not float(noisy.total.double().norm()) <= method.max_sum(total, now):  # NaN is not
+        return drop_round(state)
+    if count_dropped(state):
+        state = replace(state, memory={name: value for name, value in state.memory.items() if name != DROPPED})
     after = method.mechanism.update_state(state, total, now) if noisy.weight > 0 else state
     return apply_release(method, after, noisy, now)
 
@@ -197,16 +204,16 @@ def apply_release(method: Method, state: State, noisy: Sum, now: ServerRound) ->
     return replace(after, round=state.round + 1)
 
 
-def released_sum(method: Method, conversation: Conversation, total: Sum, now: ServerRound) -> Sum:
+def release_sum(method: Method, conversation: Conversation, total: Sum, now: ServerRound) -> Sum:
     """The round's sum as the channel releases it to the server, with the mechanism's noise added."""
     return conversation.release(total, now, lambda opened: method.mechanism.after_sum(opened, now))
 
 
 def server_side(method: Method, state: State, messages: Messages, now: ServerRound) -> tuple[State, Sum]:
     """The state after a round, and its sum, from all of its messages, in a conversation of this round alone."""
-    accepted, _ = reject_unusable(messages, method.max_norm(messages.rows.dim))
+    accepted, _ = reject_unusable(messages, method.max_norm_accepted(messages.rows.dim))
     with method.channel.open(method, now.population) as conversation:
         total = aggregate_messages(method, conversation, state, accepted, now)
-        noisy = released_sum(method, conversation, total, now)
+        noisy = release_sum(method, conversation, total, now)
     after = method.mechanism.update_state(state, total, now) if noisy.weight > 0 else state
     return apply_release(method, after, noisy, now), noisy

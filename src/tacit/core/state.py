@@ -1,4 +1,4 @@
-"""The records of a run: the server's state, its broadcast, the clients' messages, their sum, and the round's report."""
+"""The values of a run: the server's state, its broadcast, the clients' messages, their sum, and the round's report."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -10,13 +10,15 @@ from torch import Tensor
 
 from tacit.core.keys import ClientKeys, Key
 from tacit.core.prices import Unit
-from tacit.core.rows import DenseRows, Rows, Surplus, added
+from tacit.core.rows import DenseRows, Rows, Surplus, add_surplus
 from tacit.errors import WireError
 from tacit.wire import frames, indices
 from tacit.wire.frames import FrameKind, Part, Parts
 from tacit.wire.sparse import WireFormat
 
 SERVER = "server/"  # memory under this prefix never leaves the server's process
+DROPPED = SERVER + "dropped"  # how many rounds in a row were dropped
+MAX_DROPPED = 3  # in a row, after which a run ends
 BEST, LOSS, STALE = SERVER + "best", SERVER + "best loss", SERVER + "stale"  # of early stopping
 MASK = "codec/mask"  # the name of a fixed mask in a state's memory
 MAX_SAMPLES = 10_000_000  # of one client: limits its influence on a weighted mean
@@ -119,7 +121,7 @@ class Broadcast:
     parts: Parts
     first_parts: Parts = field(default_factory=dict)
 
-    def sent(self, *, first: bool, wire_format: WireFormat | None = None) -> Parts:
+    def client_parts(self, *, first: bool, wire_format: WireFormat | None = None) -> Parts:
         """All parts that a client receives.
 
         Args:
@@ -127,7 +129,7 @@ class Broadcast:
             wire_format: how to encode a whole model, where that is shorter than its numbers.
         """
         parts = {**self.parts, **self.first_parts} if first else self.parts
-        return compressed_part(parts, Part.WEIGHTS, wire_format) if Part.WEIGHTS in parts else parts
+        return compress_part(parts, Part.WEIGHTS, wire_format) if Part.WEIGHTS in parts else parts
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,7 +166,7 @@ class ClientMemory:
         """The memory of a client that took part in all rounds so far, as the server knows it."""
         return cls(state.weights, Key(bytes(32)), state.memory.get(MASK))
 
-    def received_weights(self, parts: Parts) -> Tensor:
+    def read_weights(self, parts: Parts) -> Tensor:
         """The whole model of a broadcast; raises `WireError` unless it has the form of this client's model."""
         weights, initial = parts.get(Part.WEIGHTS), self.weights
         if weights is None or weights.numel() != initial.numel() or weights.dtype != initial.dtype:
@@ -256,10 +258,10 @@ class FrameFormat:
         expected = {Part.ROW} if like.samples is None else {Part.ROW, Part.SAMPLES}
         if frame.parts.keys() != expected or frame.round != now.index:
             raise WireError("The message has other parts than expected, or is of another round.")
-        row = decoded_part(frame.parts[Part.ROW], self.wire, like.rows.dim)
+        row = decode_part(frame.parts[Part.ROW], self.wire, like.rows.dim)
         if row.dtype != like.rows.dtype or row.shape != (like.rows.dim,):
             raise WireError(f"Expected {like.rows.dim} numbers of {like.rows.dtype}, got {row.numel()} of {row.dtype}.")
-        samples = None if like.samples is None else _checked_samples(frame.parts[Part.SAMPLES])
+        samples = None if like.samples is None else _validate_samples(frame.parts[Part.SAMPLES])
         return Messages(torch.tensor([client]), DenseRows(row[None]), samples, like.grid_step)
 
     def sizes(self, messages: Messages) -> tuple[int, ...]:
@@ -272,11 +274,11 @@ class FrameFormat:
         return (frames.size(parts),) * count
 
     def _parts(self, messages: Messages, i: int) -> Parts:
-        parts = compressed_part({Part.ROW: messages.rows.dense()[i]}, Part.ROW, self.wire)
+        parts = compress_part({Part.ROW: messages.rows.dense()[i]}, Part.ROW, self.wire)
         return parts if messages.samples is None else {**parts, Part.SAMPLES: messages.samples[i]}
 
 
-def compressed_part(parts: Parts, which: Part, wire_format: WireFormat | None) -> Parts:
+def compress_part(parts: Parts, which: Part, wire_format: WireFormat | None) -> Parts:
     """The parts with one of them encoded in a wire format, if that is shorter than its numbers."""
     if wire_format is None:
         return parts
@@ -286,14 +288,14 @@ def compressed_part(parts: Parts, which: Part, wire_format: WireFormat | None) -
     return {**parts, which: torch.frombuffer(bytearray(data), dtype=torch.uint8)}
 
 
-def decoded_part(values: Tensor, wire_format: WireFormat | None, count: int) -> Tensor:
+def decode_part(values: Tensor, wire_format: WireFormat | None, count: int) -> Tensor:
     """The `count` numbers of a part that may be encoded in a wire format."""
     if wire_format is None or values.dtype != torch.uint8:
         return values
     return wire_format.decode(values.numpy().tobytes(), count)
 
 
-def _checked_samples(values: Tensor) -> Tensor:
+def _validate_samples(values: Tensor) -> Tensor:
     if values.dtype != torch.int64 or values.numel() != 1 or not 1 <= int(values) <= MAX_SAMPLES:
         raise WireError(f"Expected a number of samples from 1 to {MAX_SAMPLES}.")
     return values.view(1)
@@ -394,7 +396,7 @@ class Sum:
             weight=self.weight + other.weight,
             statistic=self.statistic + other.statistic,
             squared_norms=self.squared_norms + other.squared_norms,
-            surplus=added(self.surplus, other.surplus),
+            surplus=add_surplus(self.surplus, other.surplus),
         )
 
 
@@ -427,10 +429,14 @@ class Traffic:
 
 @dataclass(frozen=True)
 class Turnout:
-    """The number of clients in the cohort of a round, and the number of those that delivered a message."""
+    """The number of clients in the cohort of a round, and the number of those that delivered a message.
+
+    `secret_mean` is the mean size of cohorts whose sizes are secret; 0: they are public.
+    """
 
     cohort: int
     delivered: int
+    secret_mean: int = 0
 
     @property
     def fraction(self) -> float:
@@ -470,6 +476,7 @@ class Report:
         declined: sampled clients that would have exceeded their leakage limit (d-privacy) and sent nothing.
         leakage: the largest leakage of any client so far (d-privacy); None without d-privacy.
         timings: the seconds spent on training and on the phases that the channel measured; empty: not measured.
+        dropped: whether the round's sum was longer than honest clients could make it, so that the model is unchanged.
     """
 
     round: int
@@ -488,10 +495,22 @@ class Report:
     declined: tuple[int, ...] = ()
     leakage: float | None = None
     timings: Mapping[str, float] = field(default_factory=dict)
+    dropped: bool = False
 
     @property
     def turnout(self) -> Turnout:
         return Turnout(len(self.clients), len(self.clients) - len(self.rejected))
+
+
+def count_dropped(state: State) -> int:
+    """How many rounds in a row, up to this state, were dropped because of their sums."""
+    return int(state.memory.get(DROPPED, 0))
+
+
+def drop_round(state: State) -> State:
+    """The state after a round whose sum is not used: the model is unchanged."""
+    memory = {**state.memory, DROPPED: torch.tensor(count_dropped(state) + 1)}
+    return replace(state, round=state.round + 1, memory=memory)
 
 
 def track_best(patience: int | None, state: State, metrics: Mapping[str, float]) -> State:

@@ -72,14 +72,14 @@ def check_no_parameters(function: object) -> None:
             )
 
 
-def check_mean(name: str, together: list[Tensor], found: Tensor) -> None:
+def check_mean(name: str, together: list[Tensor], alone: Tensor) -> None:
     """A loss of a batch must be the mean (or the sum) over its samples: it is applied to every sample alone."""
-    pairs = [(batch, total) for batch in together for total in (found.mean(), found.sum())]
+    pairs = [(batch, total) for batch in together for total in (alone.mean(), alone.sum())]
     if not pairs or any(torch.allclose(batch, total, rtol=1e-3, atol=1e-5) for batch, total in pairs):
         return
     raise DataError(
         f"Expected {name} to be a mean over the samples of a batch, but of two samples it is {float(together[0]):.4g}, "
-        f"and of each alone {', '.join(f'{float(each):.4g}' for each in found)}. Return one loss per sample "
+        f"and of each alone {', '.join(f'{float(each):.4g}' for each in alone)}. Return one loss per sample "
         "(reduction='none'): weights of classes, ignored targets and comparisons between samples are no mean."
     )
 

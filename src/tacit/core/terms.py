@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal, Self
 from tacit.core.interfaces import Mechanism, Trainer
 from tacit.core.prices import (
     Adjacency,
+    ClientUnits,
     Leakage,
     Price,
     RecordSum,
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 
 Question = tuple[bool, int, int, Turnout | None]  # within clients, round, number of units, who took part
 MAX_KNOWN = 4096
-MANY_LOST = Turnout(1000, 1)  # more than any noise provides for, but not all
 FOR_RECORDS = Unproved("the noise is scaled to what one record adds to an update, and not to a whole update")
 
 
@@ -45,21 +45,18 @@ class Terms:
         mechanism: the piece that adds noise to messages, or to their sum.
         trainer: the piece that may add noise for records.
         own_parts: the parts of the method's pieces that its user wrote.
-        turnouts: those that determine the adjacency: as planned and, where the channel continues, a great loss.
         known: prices computed so far, at most `MAX_KNOWN`: pieces are frozen, so that prices do not change.
     """
 
     mechanism: Mechanism
     trainer: Trainer
     own_parts: tuple[CustomPart, ...]
-    turnouts: tuple[Turnout | None, ...]
     known: dict[Question, UnitPrice | None] = field(default_factory=dict, repr=False)
 
     @classmethod
     def of(cls, method: "Method") -> Self:
         """The terms of a method."""
-        turnouts = (None,) if method.channel.min_cohort else (None, MANY_LOST)
-        return cls(method.mechanism, method.trainer, own_parts(method), turnouts)
+        return cls(method.mechanism, method.trainer, own_parts(method))
 
     @cached_property
     def units(self) -> tuple[Unit, ...]:
@@ -74,7 +71,7 @@ class Terms:
 
     @cached_property
     def prices(self) -> dict[Unit, UnitPrice]:
-        """The planned price of the first round for each unit; without records if no noise is added for them."""
+        """The expected price of the first round for each unit; without records if no noise is added for them."""
         prices = {unit: self.price(unit) for unit in (Unit.CLIENT, Unit.RECORD)}
         return {unit: price for unit, price in prices.items() if price is not None}
 
@@ -101,15 +98,10 @@ class Terms:
 
     @cached_property
     def adjacency(self) -> Adjacency:
-        """The adjacency of its guarantee, which is fixed before the first round; add-or-remove if nothing is proved.
-
-        Where the channel continues after any number of losses, noise in shares may depend on that number, so the
-        guarantee is for zero-out even if nobody is lost in the end.
-        """
-        prices = (self.price(Unit.CLIENT, turnout=turnout) for turnout in self.turnouts)
-        proved = [price.accounted.release.adjacencies for price in prices if price is not None and price.accounted]
-        common = (each for each in Adjacency if all(each in adjacencies for adjacencies in proved))
-        return next(common, Adjacency.ADD_OR_REMOVE)
+        """The adjacency of its guarantee, which is fixed before the first round; add-or-remove if nothing is proved."""
+        accounted = self.prices[Unit.CLIENT].accounted
+        adjacencies = () if accounted is None else accounted.release.adjacencies
+        return next(iter(adjacencies), Adjacency.ADD_OR_REMOVE)
 
     @cached_property
     def changes_rows(self) -> bool:
@@ -131,6 +123,10 @@ class Terms:
     def record_bound(self) -> float | None:
         """The bound on what one record adds to a row, where the mechanism's noise is for records; None: it is not."""
         return self.mechanism.record_bound
+
+    def public_units(self, units: ClientUnits) -> ClientUnits:
+        """These units of every client, with the numbers that are public: one each where no price depends on them."""
+        return units if self.record_bound is None else replace(units, sizes=(1,) * len(units.sizes))
 
     @cached_property
     def record_sum(self) -> RecordSum | None:
@@ -154,7 +150,7 @@ class Terms:
             unit: which; a person is priced as a record of the data that were drawn with it.
             index: the round, on which the noise for clients may depend.
             samples: how many such units its client has.
-            turnout: who took part in it; None: as planned.
+            turnout: who took part in it; None: as expected.
 
         Returns:
             The price; None: the method adds no noise for this unit.
@@ -175,14 +171,14 @@ class Terms:
         """The price for a client."""
         if self.record_bound is not None:
             return FOR_RECORDS
-        planned = index == 0 and turnout is None
-        mechanism_price = self._of_mechanism if planned else self.mechanism.price(index, turnout)
+        expected = index == 0 and turnout is None
+        mechanism_price = self._of_mechanism if expected else self.mechanism.price(index, turnout)
         price = rests_on(mechanism_price, self.own_parts)
         return price.accounted if isinstance(price, Release) else price
 
     @cached_property
     def _of_mechanism(self) -> Price:
-        """The planned price of the first round, by the mechanism alone."""
+        """The expected price of the first round, by the mechanism alone."""
         return self.mechanism.price(0)
 
     def _in_training(self, samples: int) -> UnitPrice | None:

@@ -67,6 +67,28 @@ class Perturbation:
     amount: float
 
 
+class Query(Protocol):
+    """A question whose answer is a sum over units: the rows of each are mapped to one vector of bounded norm.
+
+    A query is a frozen value, part of a method. It may depend on the state that the server broadcasts, which has as
+    many numbers as a vector of terms.
+    """
+
+    @property
+    def length(self) -> int:
+        """The number of terms of a unit, and of numbers in the state."""
+
+    @property
+    def bound(self) -> float:
+        """The largest L2 norm of a unit's terms; longer vectors are scaled down to it."""
+
+    def terms(self, state: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        """The terms of each row, (rows, length), in float64; a row whose terms are not finite adds nothing.
+
+        Every line depends on its own row alone. The terms of a person are the mean of those of the person's rows.
+        """
+
+
 @dataclass(frozen=True)
 class EmptyWave:
     """A wave of no clients, for a model with parameters of these shapes."""
@@ -83,6 +105,9 @@ class EmptyWave:
         self, weights: Tensor, batches: Sequence[Tensor], clip: float, mask: Tensor | None
     ) -> list[ClippedSum]:
         return []
+
+    def term_sums(self, query: Query, state: Tensor, *, cells: bool = False) -> Tensor:
+        return state.new_zeros(0, query.length, dtype=torch.float64)
 
     def perturbed_scores(self, weights: Tensor, perturbation: Perturbation) -> Tensor:
         return weights.new_zeros(0, 1 + perturbation.count, dtype=torch.float64)
@@ -131,6 +156,15 @@ class Wave(Protocol):
             batches: for every client, the numbers of records, or of persons, among its `units`, ascending.
             clip: the largest L2 norm of a record's gradient, or of the mean of a person's.
             mask: the coordinates of the gradients, ascending; None: all of them.
+        """
+
+    def term_sums(self, query: Query, state: Tensor, *, cells: bool = False) -> Tensor:
+        """The sum of the terms of every client's units, each clipped to the query's bound: (clients, length), float64.
+
+        Args:
+            query: maps rows to terms.
+            state: what the server broadcast, of which terms may be functions.
+            cells: a unit is in one cell at most: a person's first row counts, and terms other than a single 1 do not.
         """
 
     def perturbed_scores(self, weights: Tensor, perturbation: Perturbation) -> Tensor:

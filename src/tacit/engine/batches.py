@@ -1,4 +1,4 @@
-"""Which samples each client of a wave trains on in each step.
+"""The samples on which each client of a wave trains in each step.
 
 Clients of a wave may have different numbers of samples and steps. Batches are padded to one shape: a padded sample
 has weight zero, and a client that has finished takes steps in which all weights are zero.
@@ -62,10 +62,10 @@ class Batches:
         return self.weight[:, 0 if self.constant else step]
 
     def active(self, step: int) -> Tensor:
-        """Which clients still train in this step."""
+        """The clients that still train in this step, as a mask."""
         return self.weights(step)[:, 0] > 0
 
-    def unpadded(self, client: int, step: int) -> tuple[Tensor, Tensor]:
+    def batch_of(self, client: int, step: int) -> tuple[Tensor, Tensor]:
         """One client's batch in one step, without padding."""
         row = 0 if self.constant else step
         index = self.index[client, row][self.weight[client, row] > 0]
@@ -82,12 +82,12 @@ class Batches:
         return samples.view(index.shape[0], -1, *pool.shape[1:])
 
 
-def plan_batches(population: Population, clients: Tensor, descent: Descent, dtype: torch.dtype) -> Batches:
+def make_batches(population: Population, clients: Tensor, descent: Descent, dtype: torch.dtype) -> Batches:
     """The batches of these clients under this descent."""
     sizes = population.sizes_of(clients)
     if descent.batch_size is None or int(sizes.max()) <= descent.batch_size:
         return _full_batches(population, clients, descent, dtype)
-    orders = [_shuffled(int(n), descent, int(c)) for n, c in zip(sizes, clients, strict=True)]
+    orders = [_shuffle(int(n), descent, int(c)) for n, c in zip(sizes, clients, strict=True)]
     steps, size = (max(order.shape[axis] for order in orders) for axis in (0, 1))
     position = np.full((len(orders), steps, size), -1)
     for row, order in enumerate(orders):
@@ -103,7 +103,7 @@ def _full_batches(population: Population, clients: Tensor, descent: Descent, dty
     return _from_positions(population, clients, position, descent.steps or descent.epochs or 0, dtype)
 
 
-def _shuffled(size: int, descent: Descent, client: int) -> np.ndarray:
+def _shuffle(size: int, descent: Descent, client: int) -> np.ndarray:
     """(steps, batch) positions among one client's samples; -1 fills the last batch of an epoch."""
     batch = min(descent.batch_size or size, size)
     steps_per_epoch = -(-size // batch)

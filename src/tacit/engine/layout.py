@@ -1,4 +1,4 @@
-"""A module's trainable parameters as one flat vector, and the checks a module must pass to be trained in a federation.
+"""A module's trainable parameters as one flat vector, and the validation of modules for federated training.
 
 A row is one client's flat vector of parameters or updates.
 """
@@ -19,7 +19,7 @@ from torch.nn.modules.instancenorm import _InstanceNorm
 from tacit.core import BinaryCrossEntropy, DenseRows, Key, MaskedRows, MeanSquared, RootMeanSquared
 from tacit.data import Task
 from tacit.data.adapted import AdaptedModel, check_output, first_line, floats_of
-from tacit.data.data_sets import capitalized
+from tacit.data.data_sets import capitalize
 from tacit.errors import DataError, ModelError, UserError
 
 REAL = (MeanSquared, RootMeanSquared, BinaryCrossEntropy)  # losses whose outputs have one column per target
@@ -163,7 +163,7 @@ def _own_copy(task: Task, key: Key) -> nn.Module:
         return copy.deepcopy(model)
     except Exception as error:  # of lazy, pruned or weight-normed modules
         raise ModelError(
-            f"The model cannot be copied: {first_line(error)}. Give a function that makes it: model=lambda: ..."
+            f"Expected a model that can be copied: {first_line(error)}. Give a function instead: model=lambda: ..."
         ) from error
 
 
@@ -237,7 +237,7 @@ def _outputs(model: nn.Module, task: Task) -> Tensor:
             raise
         except Exception as error:  # a user's module may fail in any way
             raise ModelError(
-                f"The model does not accept the task's samples ({_described(task)}): {_reason(model, task, error)}"
+                f"The model does not accept the task's samples ({_describe(task)}): {_reason(model, task, error)}"
                 f"{_sample_advice(model, task, error)}"
             ) from error
     return check_output(outputs, task.output)
@@ -270,7 +270,7 @@ def _sample_advice(model: nn.Module, task: Task, error: Exception) -> str:
     return ""
 
 
-def _described(task: Task) -> str:
+def _describe(task: Task) -> str:
     x, fields = task.population.x, task.inputs
     if fields is None:
         return f"{x.dtype}, shape {tuple(x.shape[1:])}"
@@ -296,6 +296,6 @@ def _of_client(error: DataError, outputs: Tensor, task: Task) -> DataError:
     for client in range(len(task.population)):
         try:
             task.loss.validate(task.population[client][1], outputs)
-        except DataError as found:
-            return DataError(f"{capitalized(task.population.label(client))}: {found}")
+        except DataError as problem:
+            return DataError(f"{capitalize(task.population.label(client))}: {problem}")
     return error

@@ -56,7 +56,7 @@ def open_pool(workers: int | RayChoice, make_worker: MakeWorker) -> Pool:
 
 
 def choose_workers(asked: Workers, device: str) -> int | RayChoice:
-    """The workers: one process per core by default, and a single process on an accelerator."""
+    """The workers: by default one process per core, or a single process on an accelerator."""
     choice, accelerated = read_workers(asked), torch.device(device).type != "cpu"
     if isinstance(choice, RayChoice):
         expect(not accelerated, f"device='cpu' with workers={asked!r}, got {device!r}", "Leave out one of them.")
@@ -214,6 +214,13 @@ def _work(worker: Worker, pipe: "Connection[Any, Any]", unused: "list[Connection
         pipe.send(answer(worker, job))
 
 
+def failure(sentence: str) -> TacitError:
+    """The error for an unexpected exception that is being handled, with its traceback as a note."""
+    error = TacitError(f"{sentence} {traceback.format_exc(limit=0).splitlines()[-1]}")
+    error.add_note(traceback.format_exc())
+    return error
+
+
 def keep_memory() -> None:
     """Tell the C library to keep freed memory: the same large tensors are allocated again and again."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
@@ -229,4 +236,4 @@ def answer(worker: Worker, job: Job) -> tuple[bool, Any]:
     except TacitError as error:
         return False, error
     except Exception:
-        return False, TacitError(f"A worker failed:\n{traceback.format_exc()}")
+        return False, failure("A worker failed.")

@@ -30,6 +30,7 @@ from tacit.core import (
     SimulatedRound,
     State,
     Sum,
+    Traffic,
     View,
     Wave,
 )
@@ -37,9 +38,16 @@ from tacit.core.interfaces import Conversation
 from tacit.core.keys import key_source
 from tacit.core.losses import best_outputs
 from tacit.core.prices import Unproved
-from tacit.core.rows import added
-from tacit.core.server_half import aggregate_messages, download_size, finish_round, no_messages, prepare
-from tacit.core.state import SERVER, out_of_patience, track_best
+from tacit.core.rows import add_surplus
+from tacit.core.server_half import (
+    aggregate_messages,
+    download_size,
+    finish_round,
+    no_messages,
+    prepare,
+    with_overhead,
+)
+from tacit.core.state import SERVER, count_dropped, out_of_patience, track_best
 from tacit.core.worker_choice import WAVES, Waves, Workers
 from tacit.data import Population, Task
 from tacit.data.population_files import read_ahead, release_pages
@@ -56,7 +64,7 @@ from tacit.engine.waves import (
     single_thread,
 )
 from tacit.engine.worker import EvaluateJob, Trained, TrainJob, Worker
-from tacit.errors import TrainingError, expect
+from tacit.errors import TrainingError, expect, one_of, whole
 
 _SMALL = 1 << 18  # numbers in them
 RECEIVED = SERVER + "received"  # a tally of clients that received the one-time part of the broadcast
@@ -145,7 +153,7 @@ class Simulation:
     def __init__(
         self, method: Method, task: Task, *, seed: int = 0, device: str = "cpu", waves: Waves = "fitting"
     ) -> None:
-        expect(waves in WAVES, f"waves={waves!r} in {', '.join(WAVES)}")
+        one_of(WAVES, waves=waves)
         self.waves: Waves = waves
         for index in range(method.rounds):
             _check_cohort(method, len(task.population), index)
@@ -160,7 +168,7 @@ class Simulation:
 
     @cached_property
     def learner(self) -> AutoLearner:
-        """How clients of this model are trained."""
+        """The learner for this model."""
         return AutoLearner.of(self.model, self.task)
 
     @cached_property
@@ -189,7 +197,7 @@ class Simulation:
         keys: KeySource,
     ) -> Generator[tuple[State, Report]]:
         """The rounds from this state on, up to number `last` (by default all of the method's), with these keys."""
-        expect(evaluate_every >= 1, f"evaluate_every={evaluate_every} >= 1")
+        whole(1, evaluate_every=evaluate_every)
         chosen = choose_workers(workers, self.device)
         state = self._with_layers(self.initial_state if state is None else state)
         before = RunKeys.before(self.seed).shared
@@ -218,11 +226,32 @@ class Simulation:
         return replace(state, layers=self.layout.sizes, shapes=self.layout.shapes)
 
 
-class RoundRunner:
-    """Plays the rounds of one run: hands waves to the workers, folds their sums, and closes the round."""
+Draw = Callable[[Method, int, RunKeys, int], tuple[Tensor, SimulatedRound]]
 
-    def __init__(self, pool: Pool, conversation: Conversation, keys: KeySource, waves: Waves = "fitting") -> None:
-        self.waves = waves
+
+class RoundRunner:
+    """Plays the rounds of one run: hands waves to the workers, folds their sums, and closes the round.
+
+    Args:
+        pool: where waves are trained.
+        conversation: of the channel.
+        keys: of every round.
+        waves: how a cohort is divided.
+        draws: the cohort of a round; by default the sampler's.
+        delivering: which clients of a cohort are not lost; None: all of them.
+    """
+
+    def __init__(
+        self,
+        pool: Pool,
+        conversation: Conversation,
+        keys: KeySource,
+        waves: Waves = "fitting",
+        draws: Draw = draw,
+        delivering: Callable[[Tensor], Tensor] | None = None,
+    ) -> None:
+        self.waves: Waves = waves
+        self.draws, self.delivering = draws, delivering
         self.pool, self.worker, self.conversation, self.keys = pool, pool.worker, conversation, keys
         self.method, self.task = self.worker.method, self.worker.task
         self.slots = len(self.worker.slots)
@@ -230,7 +259,7 @@ class RoundRunner:
 
     def round(self, state: State) -> tuple[State, Report]:
         """The next state, and the report without metrics."""
-        sampled, now = draw(self.method, len(self.task.population), self.keys.keys(state.round), state.round)
+        sampled, now = self.draws(self.method, len(self.task.population), self.keys.keys(state.round), state.round)
         most = self.method.terms.max_participations(state.dim)
         before = state.memory.get(PARTICIPATIONS, empty_tally())
         willing = counts_of(before, sampled) < (inf if most is None else most)
@@ -239,7 +268,7 @@ class RoundRunner:
             cohort = cohort[:0]
         now = replace(now, cohort=len(cohort))
         sent, view = self.worker.start(state, now)
-        waves = self._waves(cohort, view)
+        waves = self._waves(cohort if self.delivering is None else self.delivering(cohort), view)
         began = time.perf_counter()
         total, results = self._fold(self._jobs(state, waves, now), state, now)
         folded = time.perf_counter() - began
@@ -249,24 +278,26 @@ class RoundRunner:
         with single_thread():
             after = finish_round(self.method, self.conversation, state, total, now)
         clients = tuple(chain.from_iterable(wave.tolist() for wave in waves))
-        down, received = self._download(state, clients, sent, now, total.tolerated)
+        down, received = self._download(state, clients, sent)
         norm, variance, scale = self._diagnostics(total, results)
-        overhead, measured = self.method.channel.overhead(now, total.tolerated), self.conversation.timings()
+        phases, measured = self.method.channel.overhead(now, total.tolerated), self.conversation.timings()
+        overhead = sum(phases.values(), Traffic())
         report = Report(
             round=after.round,
             clients=clients,
             rejected=tuple(chain.from_iterable(result.wave_report.rejected for result in results)),
-            up=tuple(chain.from_iterable(result.up for result in results)),
-            down=down,
+            up=with_overhead(tuple(chain.from_iterable(result.up for result in results)), overhead.up),
+            down=with_overhead(down, overhead.down),
             norm=norm,
             variance=variance,
             scale=scale,
             metrics={},
             seconds=0.0,
-            overhead={name: each * now.cohort for name, each in overhead.items()},
+            overhead=phases,
             grid_step=total.grid_step,
             declined=tuple(declined.tolist()),
             timings={"train": folded - sum(measured.values()), **measured} if measured else {},
+            dropped=count_dropped(after) > 0,
         )
         tallies = {RECEIVED: received, PARTICIPATIONS: None if most is None else with_one_more(before, cohort)}
         memory = {name: value for name, value in tallies.items() if value is not None}
@@ -277,7 +308,7 @@ class RoundRunner:
         if self.task.test is None:
             return {}
         trainer, metrics = self.method.trainer, self._metrics(state.weights)
-        kept = trainer.kept(state.shapes)
+        kept = trainer.weight_counts(state.shapes)
         if kept:
             metrics["density"] = _density(state.weights, state.layers, kept)
         for variant, weights in trainer.variants(state).items():
@@ -316,10 +347,10 @@ class RoundRunner:
         return float(np.mean(norms)) if norms else 0.0, *variance_and_scale(total)
 
     def _download(
-        self, state: State, clients: tuple[int, ...], sent: Broadcast, now: Round, tolerated: int
+        self, state: State, clients: tuple[int, ...], sent: Broadcast
     ) -> tuple[tuple[int, ...], Tensor | None]:
-        """The bytes that each client received, and who has received the one-time part by now."""
-        download = partial(download_size, self.method.channel, sent, now, tolerated=tolerated)
+        """The bytes of each client's broadcast, and who has received the one-time part by now."""
+        download = partial(download_size, self.method.channel, sent)
         if not sent.first_parts or not clients:
             return tuple(download(first=False) for _ in clients[:1]) * len(clients), None
         received, numbers = state.memory.get(RECEIVED, empty_tally()), torch.tensor(clients, dtype=torch.int64)
@@ -369,7 +400,7 @@ class RoundRunner:
         if len(clients) == 0:
             return None
         samples = self.task.population.sizes_of(clients) if self.method.weighted else None
-        surplus = reduce(added, (result.part.surplus for result in results))
+        surplus = reduce(add_surplus, (result.part.surplus for result in results))
         messages = Messages(clients, DenseRows(rows), samples, results[0].part.grid_step, surplus)
         with single_thread():
             return aggregate_messages(self.method, self.conversation, state, messages, now)

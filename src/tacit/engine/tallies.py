@@ -1,4 +1,4 @@
-"""How often clients took part, of those that did: what a server remembers grows with its cohorts, not its population.
+"""Tallies of participation: a server's memory of them grows with its cohorts, not with its population.
 
 A tally is a tensor with two rows: the numbers of clients, ascending, and how often each took part.
 """

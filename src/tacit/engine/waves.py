@@ -1,4 +1,4 @@
-"""How a cohort is divided into waves, and how a wave is trained.
+"""The division of a cohort into waves, and the training of a wave.
 
 A wave is a few clients stacked in one set of tensors, small enough to stay in cache. The division depends only on the
 cohort and the model, never on the number of workers, so that sums are the same to the last bit.
@@ -14,17 +14,18 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
-from tacit.core import ClientKeys, Descent, Key, Loss, Perturbation, Rows
+from tacit.core import ClientKeys, Descent, Key, Loss, Perturbation, Query, Rows
 from tacit.core.rows import ClippedSum
-from tacit.core.schema import listed
+from tacit.core.schema import list_names
 from tacit.core.wave import Shapes
 from tacit.data import Population, Samples, Task
 from tacit.data.adapted import first_line
-from tacit.engine.batches import Batches, plan_batches
+from tacit.engine.batches import Batches, make_batches
 from tacit.engine.layout import Layout, has_batch_statistics, has_dropout, is_slow_under_vmap
 from tacit.engine.learners.functional import FunctionalLearner
 from tacit.engine.learners.kernels import KernelLearner, kernel_learner
 from tacit.engine.learners.records.record_learners import CANNOT_MAP, AutoRecords
+from tacit.engine.learners.records.term_sums import term_sum
 from tacit.engine.learners.reference import ReferenceLearner
 from tacit.engine.scoring import HypothesisScorer
 from tacit.errors import ModelError, TacitError
@@ -59,7 +60,7 @@ class AutoLearner:
 
     @classmethod
     def of(cls, model: nn.Module, task: Task) -> Self:
-        """How clients of this task are trained; tested on public samples where the clients' are elsewhere."""
+        """The learner for this task; tested on public samples where the clients' are elsewhere."""
         return cls(model, task.loss, like=task.public if task.population.is_remote else task.population[0])
 
     @cached_property
@@ -73,7 +74,7 @@ class AutoLearner:
 
     @cached_property
     def records(self) -> AutoRecords:
-        """How gradients of single records are clipped and summed."""
+        """The sums of single records' clipped gradients."""
         return AutoRecords(self.model, self.loss)
 
     @property
@@ -99,7 +100,7 @@ Learner = AutoLearner | ReferenceLearner
 
 @dataclass(frozen=True, eq=False)
 class StackedClients:
-    """A few clients and how they are trained: the engine's `Wave`."""
+    """A few clients and their learner: the engine's `Wave`."""
 
     clients: Tensor
     population: Population
@@ -118,13 +119,13 @@ class StackedClients:
         return self.learner.layout.shapes
 
     def descend(self, weights: Tensor, descent: Descent) -> Rows:
-        batches = plan_batches(self.population, self.clients, descent, weights.dtype)
+        batches = make_batches(self.population, self.clients, descent, weights.dtype)
         try:
             return self.learner.descend(weights, batches, descent, self.clients)
         except TacitError:
             raise
         except (RuntimeError, ValueError, TypeError, IndexError, KeyError, AttributeError) as error:
-            labels = listed(map(self.population.label, self.clients.tolist()[:3]))
+            labels = list_names(map(self.population.label, self.clients.tolist()[:3]))
             raise ModelError(
                 f"The model or the loss failed on a batch of {labels}{' and others' * (len(self.clients) > 3)}: "
                 f"{type(error).__name__}: {first_line(error)}. Batches can have any size from one sample on."
@@ -138,6 +139,13 @@ class StackedClients:
             (index, counts), own = population.samples_of(client, batch), weights if weights.dim() == 1 else weights[row]
             x, y = population.x[index], population.y[index]
             sums.append(self.learner.records.clipped_sum(own, x, y, clip, mask, counts))
+        return sums
+
+    def term_sums(self, query: Query, state: Tensor, *, cells: bool = False) -> Tensor:
+        sums, population = state.new_zeros(len(self.clients), query.length, dtype=torch.float64), self.population
+        for total, client in zip(sums, self.clients.tolist(), strict=True):
+            index, counts = population.samples_of(client, torch.arange(int(population.unit_sizes[client])))
+            total.copy_(term_sum(query, state, population.x[index], population.y[index], counts, cells=cells))
         return sums
 
     def perturbed_scores(self, weights: Tensor, perturbation: Perturbation) -> Tensor:
@@ -182,7 +190,7 @@ def _can_map(functional: FunctionalLearner, like: Samples) -> bool:
     two_clients = Population.of([(x[:1], y[:1]), (x[:1], y[:1])])
     weights = functional.layout.flatten(functional.model)
     numbers = torch.arange(2)
-    batches = plan_batches(two_clients, numbers, _ONE_STEP, weights.dtype)
+    batches = make_batches(two_clients, numbers, _ONE_STEP, weights.dtype)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         try:

@@ -1,4 +1,4 @@
-"""What a worker does: train a wave and write its sum to shared memory, or evaluate a piece of the test data.
+"""The jobs of a worker: train a wave and write its sum to shared memory, or evaluate a piece of the test data.
 
 The same object works in the parent process (one worker) and, inherited by fork, in worker processes.
 """
@@ -6,6 +6,7 @@ The same object works in the parent process (one worker) and, inherited by fork,
 import mmap
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from torch import Tensor, nn
 
 from tacit.core import Broadcast, ClientMemory, ClientRound, DenseRows, Key, Method, Round, State, Sum, View, WaveReport
 from tacit.core.client_half import make_messages, read_broadcast
-from tacit.core.server_half import broadcast, reject_unusable, sum_messages, upload_sizes
+from tacit.core.server_half import broadcast, reject_unusable, sum_messages
 from tacit.data import Task
 from tacit.data.population_files import release_pages
 from tacit.engine.layout import Layout
@@ -59,24 +60,41 @@ class Trained:
 
 
 class Worker:
-    """Everything a job needs; large tensors are in memory shared with the worker processes."""
+    """Everything a job needs; large tensors are in memory shared with the worker processes.
+
+    Attributes:
+        sent: the server's broadcast of a round; one that lies is played by another function.
+    """
 
     def __init__(
-        self, method: Method, task: Task, model: nn.Module, learner: AutoLearner, state: State, before: Key, slots: int
+        self,
+        method: Method,
+        task: Task,
+        model: nn.Module,
+        learner: AutoLearner,
+        state: State,
+        before: Key,
+        slots: int,
+        sent: Callable[[Method, State, Round], Broadcast] = broadcast,
     ) -> None:
         self.method, self.task, self.model, self.learner = method, task, model, learner
         self._origin = state, before
         self.initial_memory = dict(state.memory)  # every worker process starts with it
-        self.layout, self.forward = Layout.of(model), evaluation_module(model)
-        self.weights = shared(state.weights.numel(), state.weights).view(state.weights.shape)
+        self.layout, self.sent = Layout.of(model), sent
+        self.weights = allocate(state.weights.numel(), state.weights).view(state.weights.shape)
         rows = 1 if method.streams else min(LARGEST, len(task.population))
         room = rows * state.dim * WIDEST
         octets = torch.empty(0, dtype=torch.uint8, device=state.weights.device)
-        self.slots = [shared(room, octets) for _ in range(slots)]
+        self.slots = [allocate(room, octets) for _ in range(slots)]
         self._memory = dict(state.memory)
         self._client = ClientMemory(state.weights.clone(), before)  # shared by all clients of this process
         self._view: tuple[int, Broadcast, View] | None = None  # of a round, by the round's index
         self._loaded = (-1, 0)  # the evaluation and the hypothesis whose weights the model holds
+
+    @cached_property
+    def forward(self) -> nn.Module:
+        """The model that evaluates the test data."""
+        return evaluation_module(self.model)
 
     def start(self, state: State, now: Round) -> tuple[Broadcast, View]:
         """Start a round: give its weights to all workers, and return its broadcast and the clients' view of it."""
@@ -89,18 +107,18 @@ class Worker:
             return self._train(job) if isinstance(job, TrainJob) else self._evaluate(job)
 
     def slot_content(self, slot: int, result: Trained) -> Sum:
-        """What a wave wrote to its slot: its sum, or its rows."""
+        """The numbers that a wave wrote to its slot: its sum, or its rows."""
         like = result.part.total
         return replace(result.part, total=self.slots[slot].view(like.dtype)[: like.numel()].view(like.shape))
 
     def fill_slot(self, slot: int, numbers: NDArray[np.generic]) -> None:
-        """Write to a slot what another machine's worker has in one of its own."""
+        """Copy the content of another machine's slot to a slot of this worker."""
         flat = torch.from_numpy(np.empty(0, numbers.dtype)).dtype
         self.slots[slot].view(flat)[: numbers.size].numpy()[:] = numbers.reshape(-1)
 
     def __reduce__(self) -> "tuple[Callable[..., Worker], tuple[Any, ...]]":
-        """A copy in another process is made anew, with one slot: it shares nothing with this one."""
-        return _made_anew, (self.method, self.task.without_code(), self.model, *self._origin)
+        """Build a new worker in another process, with one slot: it shares nothing with this one."""
+        return _remake, (self.method, self.task.without_code(), self.model, *self._origin)
 
     def _train(self, job: TrainJob) -> Trained:
         method, now = self.method, job.now
@@ -111,8 +129,8 @@ class Worker:
         messages = make_messages(method, view, wave, now)
         if job.dense:
             messages = replace(messages, rows=DenseRows(messages.rows.dense()))
-        up = upload_sizes(method.channel, messages, now)
-        kept, wave_report = reject_unusable(messages, method.max_norm(messages.rows.dim))
+        up = method.channel.message_format.sizes(messages)
+        kept, wave_report = reject_unusable(messages, method.max_norm_accepted(messages.rows.dim))
         part = (
             sum_messages(method, state, kept)
             if method.streams
@@ -125,14 +143,14 @@ class Worker:
     def _broadcast(self, state: State, now: Round) -> tuple[Broadcast, View]:
         """The round's broadcast and the clients' view of it, once per process."""
         if self._view is None or self._view[0] != now.index:
-            sent = broadcast(self.method, state, now)
-            parts = sent.sent(first=self._client.mask is None, wire_format=self.method.channel.down)
+            sent = self.sent(self.method, state, now)
+            parts = sent.client_parts(first=self._client.mask is None, wire_format=self.method.channel.down)
             view, self._client = read_broadcast(self.method, parts, self._client, now)
             self._view = now.index, sent, view
         return self._view[1:]
 
     def _update_memory(self, changed: Mapping[str, NDArray[np.generic]]) -> None:
-        """Take over what changed; what did not stays the same tensor, by which kernels recognise a mask."""
+        """Update changed entries; unchanged ones stay the same tensor, by which kernels recognise a mask."""
         for name, value in changed.items():
             tensor = torch.from_numpy(value)
             if name not in self._memory or not torch.equal(self._memory[name], tensor):
@@ -149,11 +167,11 @@ class Worker:
         return outputs.cpu().numpy()
 
 
-def _made_anew(method: Method, task: Task, model: nn.Module, state: State, before: Key) -> Worker:
+def _remake(method: Method, task: Task, model: nn.Module, state: State, before: Key) -> Worker:
     return Worker(method, task, model, AutoLearner.of(model, task), state, before, 1)
 
 
-def shared(count: int, like: Tensor) -> Tensor:
+def allocate(count: int, like: Tensor) -> Tensor:
     """A zeroed vector that forked processes share; on an accelerator, an ordinary one."""
     if like.device.type != "cpu":
         return torch.zeros(count, dtype=like.dtype, device=like.device)

@@ -21,11 +21,12 @@ from tacit.report.intervals import Interval
 _FORMAT = 2
 _ADVICE = "Save it again with tacit reproduce --save."
 MIN_SEEDS = 3  # with two, Student's t allows nearly everything
+MIN_SEEDS_TO_EQUATE = 8  # fewer find no difference where there is one
 LOWER_IS_BETTER = {"loss", "rmse", "rounds", "cost", "epsilon", "delta", "up", "down", "seconds", "volume", "uploads"}
 PRIVACY = {"epsilon", "delta"}
 # Neither direction is better: they follow from the best round, or from the clipping bound.
 UNJUDGED = {"best_round", "cost_down", "cost_up", "epsilon_classic", "bound", "leakage"}
-RowVerdict = Literal["reached", "missed", "not measured", "no guarantee", ""]
+RowVerdict = Literal["reached", "within reach", "undecided", "missed", "not measured", "no guarantee", ""]
 Values = Mapping[str, Number | None]
 Curves = Mapping[str, tuple[Number | None, ...]]
 
@@ -125,7 +126,7 @@ class ComparisonRow:
         )
 
     def same_settings(self, other: "ComparisonRow") -> bool:
-        """Whether method, task and arguments are the same, so that seeds can be added."""
+        """Whether method, task and arguments are the same, so seeds can be merged."""
         return self._settings() == other._settings()
 
     def _settings(self) -> str:
@@ -150,17 +151,35 @@ class ComparisonRow:
         return Spread.of(measured)
 
     def verdict(self, quantity: str) -> RowVerdict:
-        """Whether the mean is at least as good as the published number; empty if there is nothing to judge."""
+        """Whether the published number is reached; empty if there is nothing to judge.
+
+        From three seeds on, the 95 % interval of the mean decides: it is *undecided* as long as that contains the
+        published number. With fewer the number is at most *within reach*. (ε, δ) follow from the settings.
+        """
         if quantity not in self.paper or quantity in UNJUDGED:
             return ""
         measured = self.spread(quantity)
         if measured is None:
             return "not measured"
-        if quantity in PRIVACY and not self.proved:
-            return "no guarantee"
-        mean, paper = measured.mean, self.paper[quantity]
-        better = mean < paper if quantity in LOWER_IS_BETTER else mean > paper
-        return "reached" if better or math.isclose(mean, paper) else "missed"  # sums of 0.77, 0.78, 0.79 are not exact
+        values, sign = [*self.by_seed(quantity).values()], -1 if quantity in LOWER_IS_BETTER else 1
+        if quantity in PRIVACY:
+            return (
+                "no guarantee" if not self.proved else _judge([measured.mean] * MIN_SEEDS, sign, self.paper[quantity])
+            )
+        return _judge(values, sign, self.paper[quantity])
+
+
+def _judge(values: Sequence[float], sign: int, paper: Number) -> RowVerdict:
+    """The verdict on values of which larger ones (`sign` 1) or smaller ones (-1) are better."""
+    low, high = sorted(sign * end for end in _interval(values))
+    mean, needed = sign * math.fsum(values) / len(values), sign * paper
+
+    def enough(value: float) -> bool:
+        return value >= needed or math.isclose(value, needed)  # sums of 0.77, 0.78, 0.79 are not exact
+
+    if len(values) < MIN_SEEDS:
+        return "within reach" if enough(mean) else "missed"
+    return "reached" if enough(low) else "undecided" if enough(high) else "missed"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,7 +193,8 @@ class Ranking:
         within: the two differ by at most this much; None: the first is below the second.
 
     A claim is judged by the differences between the two rows with the same seeds, and their 95 % interval (Student's
-    t): it is undecided as long as the interval allows both.
+    t): it is undecided as long as the interval allows both, with fewer than three seeds, and, if it is a claim of no
+    difference, with fewer than eight.
     """
 
     rows: Annotated[tuple[str, str], Meta(description="a list of two rows")]
@@ -196,15 +216,18 @@ class Ranking:
             return f"{claim}: undecided; difference {differences[0]:+.4f} with one seed"
         low, high = _interval(differences)
         estimate = f"difference {fmean(differences):+.4f} (95 % interval {low:+.4f} to {high:+.4f}, {len(seeds)} seeds)"
-        return f"{claim}: {self.judge(low, high)}; {estimate}"
+        return f"{claim}: {self.judge(low, high, len(seeds))}; {estimate}"
 
-    def judge(self, low: float, high: float) -> str:
-        """The verdict for an interval of the difference between the second row and the first."""
+    def judge(self, low: float, high: float, seeds: int) -> str:
+        """The verdict for an interval of the second row minus the first, and the number of seeds."""
+        if seeds < MIN_SEEDS:
+            return "undecided"
         if self.within is None:
             return "reached" if low > 0 else "missed" if high < 0 else "undecided"
         if low > 0 or high < 0:
             return "missed"
-        return "reached" if -self.within <= low and high <= self.within else "undecided"
+        equal = -self.within <= low and high <= self.within
+        return "reached" if equal and seeds >= MIN_SEEDS_TO_EQUATE else "undecided"
 
 
 def _interval(values: Sequence[float]) -> tuple[float, float]:
@@ -272,8 +295,8 @@ class Comparison:
         """JSON with the verdicts, and each list of numbers on one line."""
         table = {**asdict(self), "plot": to_builtins(self.plot)}
         for entry, row in zip(table["rows"], self.rows, strict=True):
-            entry["compared"] = [self._compared(row, quantity) for quantity in row.quantities()]
-        return (_dumped({"format": _FORMAT, **table}) + "\n").encode()
+            entry["compared"] = [self._compare(row, quantity) for quantity in row.quantities()]
+        return (_dump({"format": _FORMAT, **table}) + "\n").encode()
 
     @classmethod
     def from_bytes(cls, content: bytes, label: str) -> Self:
@@ -281,7 +304,7 @@ class Comparison:
         source = Source(label=label, advice=_ADVICE, closed=False)
         return convert(read_json(content, dict[str, Any], source, version=_FORMAT), cls, source)
 
-    def _compared(self, row: ComparisonRow, quantity: str) -> dict[str, object]:
+    def _compare(self, row: ComparisonRow, quantity: str) -> dict[str, object]:
         measured = row.spread(quantity)
         return {
             "quantity": quantity,
@@ -291,12 +314,12 @@ class Comparison:
         }
 
 
-def _dumped(value: object, indent: str = "") -> str:
+def _dump(value: object, indent: str = "") -> str:
     deeper = indent + "  "
     match value:
         case dict() if value:
-            items = [f"{deeper}{json.dumps(str(key))}: {_dumped(item, deeper)}" for key, item in value.items()]
+            items = [f"{deeper}{json.dumps(str(key))}: {_dump(item, deeper)}" for key, item in value.items()]
             return "{\n" + ",\n".join(items) + f"\n{indent}}}"
         case [dict(), *_]:
-            return "[\n" + ",\n".join(f"{deeper}{_dumped(item, deeper)}" for item in value) + f"\n{indent}]"
+            return "[\n" + ",\n".join(f"{deeper}{_dump(item, deeper)}" for item in value) + f"\n{indent}]"
     return json.dumps(value, allow_nan=False, ensure_ascii=False)

@@ -72,7 +72,7 @@ def lines(rows: Sequence[ComparisonRow], quantity: str) -> Iterator[Line]:
         curves = [trial.curves for trial in row.trials if trial.curves.get(quantity)]
         if not curves:
             continue
-        points = [_measured(curve, quantity) for curve in curves]
+        points = [_points(curve, quantity) for curve in curves]
         x = np.unique(np.concatenate([rounds for rounds, _ in points]))
         y = np.array([np.interp(x, *both, left=np.nan) if len(both[0]) else x * np.nan for both in points])
         complete = ~np.isnan(y).any(axis=0)
@@ -81,7 +81,7 @@ def lines(rows: Sequence[ComparisonRow], quantity: str) -> Iterator[Line]:
             yield Line(row.name, COLOURS[index % len(COLOURS)], x, y.mean(0), y.min(0), y.max(0), dot=row.spent)
 
 
-def _measured(curve: Curves, quantity: str) -> tuple[Numbers, Numbers]:
+def _points(curve: Curves, quantity: str) -> tuple[Numbers, Numbers]:
     """The rounds in which a quantity was measured, and its values."""
     x, y = (np.array(curve[name], dtype=np.float64) for name in ("round", quantity))  # None becomes NaN
     return x[~np.isnan(y)], y[~np.isnan(y)]
@@ -137,13 +137,13 @@ def map_name(measure: str, number: int) -> str:
     return f"{measure}, round {number}"
 
 
-def _grid(found: Mapping[str, Numbers], plot: ImportanceMaps) -> Iterator[ValueMap]:
-    yield ValueMap(0, 0, "mean of all samples", found[MEAN])
+def _grid(maps: Mapping[str, Numbers], plot: ImportanceMaps) -> Iterator[ValueMap]:
+    yield ValueMap(0, 0, "mean of all samples", maps[MEAN])
     for line, measure in enumerate(plot.importance):
         for column, number in enumerate(plot.at, start=1):
             name = map_name(measure, number)
-            if name in found:  # the short version has fewer rounds
-                yield ValueMap(line, column, name, found[name])
+            if name in maps:  # the short version has fewer rounds
+                yield ValueMap(line, column, name, maps[name])
 
 
 def caption(comparison: Comparison, line: str, band: str) -> str:

@@ -9,6 +9,7 @@ from tacit.report.labels import number, size
 
 _HEADER = ["row", "quantity", "paper", "ours", "range", "one more seed", "seeds", "verdict"]
 IN_FOOTNOTES = {"loss", "up", "down", "seconds"}  # not in the table unless the paper prints them
+ONE_SEED = "one seed"  # in the place of an interval
 _BEST = "the best of all rounds that were evaluated, chosen on the test data"
 _WORDS: dict[str, dict[str, str]] = tomllib.loads(Path(__file__).with_name("quantities.toml").read_text("utf-8"))
 
@@ -68,6 +69,7 @@ def _cells(row: ComparisonRow, quantity: str) -> list[str]:
     differ = measured.lowest < measured.highest
     between = _range(measured) if differ else ""
     further = f"±{measured.further:.2g}" if differ and measured.further is not None else ""
+    further = ONE_SEED if len(row.trials) == 1 else further
     return [published, number(measured.mean), between, further, str(len(row.trials))]
 
 
@@ -81,7 +83,7 @@ def _wide(comparison: Comparison) -> list[list[str]]:
 
 
 def _line(comparison: Comparison, row: ComparisonRow, published: set[str]) -> list[str]:
-    cells = [row.name]
+    cells = [row.name + f" ({ONE_SEED})" * (len(row.trials) == 1)]
     for quantity in comparison.columns:
         paper = row.paper.get(quantity)
         cells.append(_mean_and_spread(row, quantity))
@@ -105,7 +107,7 @@ def _range(measured: Spread) -> str:
 
 
 def _summary(comparison: Comparison, row: ComparisonRow) -> str:
-    """The columns that were not reached, with the verdict of each; otherwise whether any was."""
+    """The columns that miss the published number, with the verdict of each; otherwise whether any has a verdict."""
     verdicts = {quantity: comparison.verdict(row, quantity) for quantity in comparison.columns}
     others = [f"{verdict}: {head(name)}" for name, verdict in verdicts.items() if verdict not in ("", "reached")]
     return "; ".join(others) or "reached" * ("reached" in verdicts.values())
@@ -118,7 +120,8 @@ def footnotes(comparison: Comparison) -> Iterator[str]:
     yield from _explanations(comparison.columns)
     yield (
         "Measured numbers are means over the seeds. A run with one more seed lies within ± of them with a probability "
-        "of 95 % (Student's t, from three seeds on)."
+        "of 95 % (Student's t, from three seeds on). A published number is reached if the 95 % interval of the mean is "
+        "not below it, and undecided if the interval contains it; with fewer seeds it is at most within reach."
     )
     if not comparison.fast:
         yield from (ranking.describe(comparison.rows) for ranking in comparison.rankings)

@@ -33,7 +33,7 @@ from tacit.runs.run import Run, RunSpec, calibrate_method
 from tacit.runs.training import follow
 
 OUT = Path("runs") / "reproduce"
-FOUND = "found.json"
+RECONSTRUCTION = "reconstruction.json"
 _FEW = 3  # clients in the short version of an attack; secure aggregation needs as many
 _NOTHING = "no message of a single client is observed: nothing to attack"
 
@@ -55,7 +55,7 @@ class Job:
     def method(self) -> Method:
         return self.experiment.build_method()
 
-    def finished(self) -> bool:
+    def is_finished(self) -> bool:
         """Whether it has run; raises `RunError` for another run in its directory."""
         if not (self.directory / MANIFEST).exists():
             return False
@@ -80,27 +80,27 @@ class Job:
         if not begun:
             for torn in self.directory.glob(".*.partial"):  # killed before the manifest was complete
                 torn.unlink()
-        plan = RunSpec(
+        spec = RunSpec(
             method=self.method,
             task=task,
             seed=self.seed,
             evaluate_every=self.row.evaluate_every,
             randomness="seeded",
-            args=self.experiment.typed_args(),
-            task_args=self.experiment.typed_task_args(),
+            args=self.experiment.convert_args(),
+            task_args=self.experiment.convert_task_args(),
         )
-        return follow(plan, workers=workers, out=self.directory, resume=begun)
+        return follow(spec, workers=workers, out=self.directory, resume=begun)
 
     def _differences(self, manifest: Manifest) -> Iterator[str]:
         if (
             manifest.method.canonical
             != calibrate_method(self.method, manifest.task.clients, manifest.task.units).canonical
         ):
-            changed = _changed(manifest.method.args or {}, self.experiment.typed_args())
+            changed = _changes(manifest.method.args or {}, self.experiment.convert_args())
             yield changed or f"its method was {manifest.method.canonical}"
         if manifest.task.name != self.experiment.task:
             yield f"its task was {manifest.task.name}"
-        elif changed := _changed(manifest.task.args or {}, self.experiment.typed_task_args()):
+        elif changed := _changes(manifest.task.args or {}, self.experiment.convert_task_args()):
             yield changed
         if manifest.seed != self.seed:
             yield f"its seed was {manifest.seed}"
@@ -144,13 +144,13 @@ def _check_masks(study: Study, chosen: Sequence[str]) -> None:
 
 
 def _jobs(row: StudyRow, choice: Choice) -> Iterator[Job]:
-    experiment = (row.fast if choice.fast else row.experiment).trusting(choice.trust)
+    experiment = (row.fast if choice.fast else row.experiment).with_trust(choice.trust)
     place = choice.out / row.study / (FAST if choice.fast else "") / row.folder
     for seed in choice.seeds or experiment.seeds:
         yield Job(row, experiment, seed, place / f"seed-{seed}")
 
 
-def _changed(there: Mapping[str, object], here: Mapping[str, object]) -> str:
+def _changes(there: Mapping[str, object], here: Mapping[str, object]) -> str:
     """The arguments that differ, in words; a list equals a tuple, as in a file."""
     here = json.loads(json.dumps(here))
     names = [name for name in dict.fromkeys([*there, *here]) if there.get(name) != here.get(name)]
@@ -158,8 +158,8 @@ def _changed(there: Mapping[str, object], here: Mapping[str, object]) -> str:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class _Found:
-    """The file of a finished attack: what determines the result, means over all images, and the images."""
+class _SavedAttack:
+    """The file of a finished attack: its settings, means over all images, and the images."""
 
     settings: Mapping[str, Any]
     values: Values
@@ -175,9 +175,9 @@ class AttackJob:
 
     @property
     def file(self) -> Path:
-        return self.job.directory / FOUND
+        return self.job.directory / RECONSTRUCTION
 
-    def finished(self) -> bool:
+    def is_finished(self) -> bool:
         """Whether the attack ran; raises `RunError` for a result of other settings."""
         if not self.file.exists():
             return False
@@ -191,7 +191,7 @@ class AttackJob:
         attacked = sum(len(observation.per_client()) for observation in observations)
         results = [*watch(reconstructions(victims, observations, self.config, self.job.seed), attacked)]
         strips = _strips(self.job.row.name, results)
-        content = asdict(_Found(settings=self._settings(), values=_values(results), strips=strips))
+        content = asdict(_SavedAttack(settings=self._settings(), values=_values(results), strips=strips))
         files.write(self.file, (json.dumps(content, indent=1, allow_nan=False) + "\n").encode(), parents=True)
 
     def trial(self) -> RowTrial:
@@ -203,12 +203,12 @@ class AttackJob:
 
     def _settings(self) -> dict[str, Any]:
         experiment = self.job.experiment
-        task = {"task": experiment.task, "task_args": experiment.typed_task_args(), "seed": self.job.seed}
+        task = {"task": experiment.task, "task_args": experiment.convert_task_args(), "seed": self.job.seed}
         settings = {"method": self.job.method.to_plain(), **task, "attack": asdict(self.config)}
         return dict(json.loads(json.dumps(settings)))
 
-    def _read(self) -> _Found:
-        return read_json(files.read(self.file, error=RunError), _Found, self._source)
+    def _read(self) -> _SavedAttack:
+        return read_json(files.read(self.file, error=RunError), _SavedAttack, self._source)
 
     @property
     def _source(self) -> Source:
@@ -227,23 +227,28 @@ def _attack_job(job: Job, fast: bool) -> AttackJob:
     return AttackJob(job, few if fast else job.row.attack)
 
 
-def _values(found: Sequence[Reconstruction]) -> dict[str, float | None]:
+def _values(reconstructions: Sequence[Reconstruction]) -> dict[str, float | None]:
     """Means over all images; None if no image could be attacked."""
-    ssim = [float(value) for each in found for value in each.ssim]
-    psnr = [min(float(value), 100.0) for each in found for value in each.psnr]  # of an exact copy, it is infinite
-    mse = [float(value) for each in found for value in each.mse]
+    ssim = [float(value) for each in reconstructions for value in each.ssim]
+    psnr = [
+        min(float(value), 100.0) for each in reconstructions for value in each.psnr
+    ]  # of an exact copy, it is infinite
+    mse = [float(value) for each in reconstructions for value in each.mse]
     return {
         "images": len(ssim),
-        "recovered": sum(each.recovered for each in found),
+        "recovered": sum(each.recovered for each in reconstructions),
         "unrecognisable": sum(value < UNRECOGNISABLE for value in ssim),
-        "ssim": round(fmean(ssim), 4) if found else None,
-        "psnr": round(fmean(psnr), 2) if found else None,
-        "mse": float(f"{fmean(mse):.3g}") if found else None,
+        "ssim": round(fmean(ssim), 4) if reconstructions else None,
+        "psnr": round(fmean(psnr), 2) if reconstructions else None,
+        "mse": float(f"{fmean(mse):.3g}") if reconstructions else None,
     }
 
 
-def _strips(name: str, found: Sequence[Reconstruction]) -> tuple[Strip, ...]:
-    if not found:
+def _strips(name: str, reconstructions: Sequence[Reconstruction]) -> tuple[Strip, ...]:
+    if not reconstructions:
         return (Strip(name=name, note=_NOTHING),)
-    originals, reconstructed = [each.originals for each in found], [each.reconstructed for each in found]
+    originals, reconstructed = (
+        [each.originals for each in reconstructions],
+        [each.reconstructed for each in reconstructions],
+    )
     return Strip.of("original", torch.cat(originals).numpy()), Strip.of(name, torch.cat(reconstructed).numpy())

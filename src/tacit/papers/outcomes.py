@@ -21,7 +21,7 @@ from tacit.papers.comparison import Comparison, ComparisonRow, Curves, RowTrial
 from tacit.papers.comparison_figures import MEAN, map_name
 from tacit.papers.figure_specs import HistogramPanel, HistogramPlot, ImportanceMaps, LinePlot
 from tacit.papers.jobs import AttackJob, Job
-from tacit.papers.quantities import FinishedRun, derived, short
+from tacit.papers.quantities import FinishedRun, derive, short
 from tacit.papers.study import Study
 from tacit.pieces.mechanisms import InputFeatures
 from tacit.pieces.mechanisms.importance import MEASURES, Importance
@@ -29,7 +29,7 @@ from tacit.privacy.charging import Charges, begin_charges
 from tacit.privacy.leakage import LeakageAccounting
 from tacit.report.cards import card
 from tacit.report.pictures import Gallery
-from tacit.report.run_data import thinned
+from tacit.report.run_data import thin
 from tacit.runs.directory import read_manifest, read_rounds
 from tacit.runs.manifest import versions
 from tacit.runs.run import calibrate_method, guarantees_of
@@ -69,13 +69,13 @@ def compare_attacks(study: Study, groups: Sequence[Sequence[AttackJob]], *, fast
     originals = next((strips[0] for strips in firsts if len(strips) > 1), None)
     shown = [strips[-1] for strips in firsts]
     gallery = Gallery(strips=tuple([originals, *shown] if originals else shown))
-    comparison = _comparison(study, tuple(_attacked_row(group) for group in groups), fast=fast)
+    comparison = _comparison(study, tuple(_attack_row(group) for group in groups), fast=fast)
     return replace(comparison, plot=gallery, columns=ATTACK_COLUMNS, rankings=())
 
 
 def _row(jobs: Sequence[Job], study: Study) -> ComparisonRow:
     job = jobs[0]
-    runs = [_finished_run(each) for each in jobs]
+    runs = [_read_run(each) for each in jobs]
     longest = max(runs, key=lambda run: len(run.reports))
     method, task, reports = longest.method, longest.task, longest.reports
     charged = begin_charges(method, task.clients, task.units, reports)
@@ -89,12 +89,12 @@ def _row(jobs: Sequence[Job], study: Study) -> ComparisonRow:
         paper=job.row.paper,
         source=job.row.source,
         proved=all(guarantee.proved for guarantee in guarantees),
-        spent=charges is not None and _exhausted(charges),
+        spent=charges is not None and _is_exhausted(charges),
         caveat=job.method.channel.caveat,
     )
 
 
-def _attacked_row(group: Sequence[AttackJob]) -> ComparisonRow:
+def _attack_row(group: Sequence[AttackJob]) -> ComparisonRow:
     job = group[0].job
     job.experiment.check_trust()
     guarantee = card(job.experiment.method, job.experiment.args).guarantee
@@ -107,22 +107,22 @@ def _plain_row(job: Job, trials: Sequence[RowTrial], guarantee: str) -> Comparis
     return ComparisonRow(
         name=job.row.name,
         method=experiment.method,
-        args=experiment.typed_args(),
+        args=experiment.convert_args(),
         task=experiment.task,
-        task_args=experiment.typed_task_args(),
+        task_args=experiment.convert_task_args(),
         trials=tuple(trials),
         guarantee=guarantee,
     )
 
 
-def saved_row(job: Job, saved: Comparison | None) -> ComparisonRow | None:
+def find_row(job: Job, saved: Comparison | None) -> ComparisonRow | None:
     """The saved results of a job's row, with all seeds; None: there are none, or they are of other settings."""
     own = _plain_row(job, (), "")
     rows = saved.rows if saved else ()
     return next((row for row in rows if row.name == own.name and row.same_settings(own)), None)
 
 
-def _finished_run(job: Job) -> FinishedRun:
+def _read_run(job: Job) -> FinishedRun:
     task = read_manifest(job.directory).task
     return FinishedRun(
         method=calibrate_method(job.method, task.clients, task.units),
@@ -135,7 +135,7 @@ def _finished_run(job: Job) -> FinishedRun:
 def _trial(seed: int, run: FinishedRun, delta: float | None, study: Study) -> RowTrial:
     main = run.main_metric()
     quantities = study.plot.y if isinstance(study.plot, LinePlot) else (main,) * bool(main)
-    values = {**_values(run, delta), **derived(run, study.columns)}
+    values = {**_values(run, delta), **derive(run, study.columns)}
     finite = {name: value if value is not None and math.isfinite(value) else None for name, value in values.items()}
     return RowTrial(seed=seed, values=finite, curves=_curves(run.reports, quantities))
 
@@ -158,7 +158,7 @@ def _values(run: FinishedRun, delta: float | None) -> dict[str, float | None]:
 def _curves(reports: Sequence[Report], quantities: Sequence[str]) -> Curves:
     """The quantities over the rounds in which any was measured, with six digits."""
     measured = [report for report in reports if any(_quantity(report, name) is not None for name in quantities)]
-    shown = thinned(measured or reports, MAX_POINTS)
+    shown = thin(measured or reports, MAX_POINTS)
     curves = {name: tuple(short(_quantity(report, name)) for report in shown) for name in quantities}
     return {"round": tuple(report.round for report in shown), **curves}
 
@@ -169,7 +169,7 @@ def _quantity(report: Report, name: str) -> float | None:
     return recorded[name] if name in recorded else report.metrics.get(name)
 
 
-def _exhausted(charges: Charges) -> bool:
+def _is_exhausted(charges: Charges) -> bool:
     """Whether the budget allows no further round."""
     try:
         charges.reserve()  # without a ledger, nothing is charged
@@ -185,13 +185,13 @@ def _with_histograms(
     jobs = {(job.row.name, job.seed): job for group in groups for job in group}
     histograms = {key: each for panel in plot.panels for key, each in _histograms(panel, jobs, plot.bins).items()}
 
-    def drawn(row: ComparisonRow, trial: RowTrial) -> RowTrial:
+    def draw(row: ComparisonRow, trial: RowTrial) -> RowTrial:
         if (row.name, trial.seed) not in histograms:
             return trial
         curves, magnitude = histograms[row.name, trial.seed]
         return replace(trial, values={**trial.values, "magnitude": short(magnitude)}, curves=curves)
 
-    return tuple(replace(row, trials=tuple(drawn(row, trial) for trial in row.trials)) for row in rows)
+    return tuple(replace(row, trials=tuple(draw(row, trial) for trial in row.trials)) for row in rows)
 
 
 def _histograms(panel: HistogramPanel, jobs: Mapping[RunKey, Job], bins: int) -> dict[RunKey, tuple[Curves, float]]:

@@ -101,7 +101,7 @@ class FinishedRun:
 Quantity: TypeAlias = Callable[[FinishedRun], float | None]
 
 
-def derived(run: FinishedRun, columns: Sequence[str]) -> dict[str, float | None]:
+def derive(run: FinishedRun, columns: Sequence[str]) -> dict[str, float | None]:
     """Compute the columns that are not reported for every run."""
     return {name: DERIVED[name](run) for name in columns if name in DERIVED}
 
@@ -203,7 +203,7 @@ def _miss(run: FinishedRun) -> float | None:
     return None if hypotheses is None else float(torch.cdist(THETA, hypotheses).min(1).values.max())
 
 
-def _found(run: FinishedRun) -> float | None:
+def _both_optima(run: FinishedRun) -> float | None:
     miss = _miss(run)
     return None if miss is None else float(miss <= NEAR)
 
@@ -234,7 +234,7 @@ DERIVED: dict[str, Quantity] = {
     "uploads": _megabytes(lambda traffic: traffic.up, per_round=True),
     "leakage": lambda run: run.reports[-1].leakage if run.reports else None,
     "miss": _miss,
-    "found": _found,
+    "found": _both_optima,
     "right": _right,
     **{f"first_{name}": _over_rounds(name, lambda values: values[0]) for name in METRICS},
     **{f"mean_{name}": _over_rounds(name, lambda values: fsum(values) / len(values)) for name in METRICS},

@@ -277,11 +277,11 @@ def _attack_config(
     after: int = 0,
     published: bool = False,
 ) -> AttackConfig:
-    dlg = Dlg.published(batch) if published else Dlg.improved(batch)
+    dlg = Dlg.as_published(batch) if published else Dlg.with_improvements(batch)
     return AttackConfig(images=images, adversary=adversary, cohort=cohort, after=after, dlg=dlg)
 
 
-def _expected(file: Path) -> Mapping[str, Any]:
+def _read_expected(file: Path) -> Mapping[str, Any]:
     """Return the entries of a study in the paper's expected.toml."""
     expected = file.with_name(EXPECTED)
     tables = load_toml(expected) if expected.exists() else {}
@@ -291,7 +291,7 @@ def _expected(file: Path) -> Mapping[str, Any]:
 
 def _read_rankings(file: Path, rows: Sequence[str]) -> tuple[Ranking, ...]:
     label = f"{_RANKINGS} of {file.stem} in {file.with_name(EXPECTED)}"
-    rankings = convert(_expected(file).get(_RANKINGS, []), tuple[Ranking, ...], Source(label=label))
+    rankings = convert(_read_expected(file).get(_RANKINGS, []), tuple[Ranking, ...], Source(label=label))
     for ranking in rankings:
         check_known(ranking.rows, rows, f"rows of {label}")
     return rankings
@@ -299,7 +299,7 @@ def _read_rankings(file: Path, rows: Sequence[str]) -> tuple[Ranking, ...]:
 
 def _read_published(file: Path, row: _RowTable, label: str) -> tuple[Mapping[str, Number], str]:
     """Read the published numbers of a row, and their place in the paper."""
-    entries = {key: value for key, value in _expected(file).items() if key != _RANKINGS}
+    entries = {key: value for key, value in _read_expected(file).items() if key != _RANKINGS}
     entry = entries.get(row.name) if row.expected is UNSET else choose(entries, row.expected, f"expected of {label}")
     if entry is None:
         return {}, ""

@@ -44,7 +44,7 @@ class StudySummary:
     rows: tuple[str, ...]
 
 
-def packaged_studies() -> Path:
+def studies_folder() -> Path:
     """Return the folder of the studies that are part of the package."""
     return Path(str(resources.files("tacit.papers") / "studies"))
 
@@ -53,7 +53,7 @@ def study_files(*folders: Path) -> dict[str, Path]:
     """Return the files of all studies below these folders by name; default: the package's and `./experiments`."""
     files = {
         f"{file.parent.name}/{file.stem}": file
-        for folder in folders or (packaged_studies(), EXPERIMENTS)
+        for folder in folders or (studies_folder(), EXPERIMENTS)
         for file in folder.glob("*/*.toml")
         if file.name != EXPECTED
     }

@@ -58,7 +58,7 @@ from tacit.errors import UserError, expect
 from tacit.papers.comparison import LOWER_IS_BETTER
 from tacit.papers.jobs import Job
 from tacit.papers.study import StudyRow
-from tacit.papers.validation import divided, metrics_of, tested
+from tacit.papers.validation import divide, metrics_of, test_metrics
 from tacit.report.intervals import Interval
 from tacit.report.run_data import RunData
 from tacit.report.run_groups import RunGroup
@@ -145,13 +145,13 @@ class Sweep:
             )
             combinations: Sequence[Params] = [dict(zip(self.space, chosen, strict=True)) for chosen in product(*lists)]
         else:
-            combinations = [] if self.table.sampler == "tpe" else self._drawn(self.table.trials)
+            combinations = [] if self.table.sampler == "tpe" else self._draw(self.table.trials)
         return [*{SweepPoint(self, params).label: params for params in combinations}.values()]
 
     @property
     def points(self) -> list["SweepPoint"]:
         """The combinations known before any has run; for a sampler that learns, one example."""
-        return [SweepPoint(self, params) for params in self.planned or self._drawn(1)]
+        return [SweepPoint(self, params) for params in self.planned or self._draw(1)]
 
     @property
     def jobs(self) -> list[Job]:
@@ -199,11 +199,11 @@ class Sweep:
         for trial in study.get_trials(states=(TrialState.RUNNING,)):
             study.tell(trial.number, state=TrialState.FAIL)
             study.enqueue_trial(trial.params)
-        tried = {point.label: point for point in self._ended(TrialState.COMPLETE)}
-        removed = [point for point in tried.values() if not all(job.finished() for job in point.jobs)]
+        tried = {point.label: point for point in self._points_in(TrialState.COMPLETE)}
+        removed = [point for point in tried.values() if not all(job.is_finished() for job in point.jobs)]
         for point in removed:
             study.enqueue_trial(dict(point.params))
-        pruned = {point.label for point in self._ended(TrialState.PRUNED)}
+        pruned = {point.label for point in self._points_in(TrialState.PRUNED)}
         return self.trials - len(tried.keys() | pruned) + len(removed)
 
     def play(self, workers: Workers, show: Show) -> None:
@@ -214,7 +214,7 @@ class Sweep:
         trial = study.ask(self.space)
         point = SweepPoint(self, trial.params)
         for job in point.jobs:
-            if job.finished():
+            if job.is_finished():
                 continue
             steps = job.steps(point.task_for(self.table.validation)[0], workers)
             for step in show(steps, job.label):
@@ -229,13 +229,13 @@ class Sweep:
         measured = group.metrics.get(self.metric)
         return math.inf * self.sign if measured is None else measured.mean
 
-    def tried(self) -> list["SweepPoint"]:
+    def completed_points(self) -> list["SweepPoint"]:
         """The completed combinations, in order."""
-        finished = {point.label: point for point in self._ended(TrialState.COMPLETE)}
+        finished = {point.label: point for point in self._points_in(TrialState.COMPLETE)}
         planned = [SweepPoint(self, params).label for params in self.planned]
         return [finished[label] for label in planned or finished if label in finished]
 
-    def _ended(self, state: TrialState) -> list["SweepPoint"]:
+    def _points_in(self, state: TrialState) -> list["SweepPoint"]:
         return [SweepPoint(self, trial.params) for trial in self.open().get_trials(states=(state,))]
 
     def _is_pruned(self, trial: Trial, run: Run) -> bool:
@@ -245,7 +245,7 @@ class Sweep:
         trial.report(run.history[-1].metrics[self.metric], run.state.round)
         return trial.should_prune()
 
-    def _drawn(self, count: int) -> list[Params]:
+    def _draw(self, count: int) -> list[Params]:
         """Random combinations, which follow from the seed."""
         study = optuna.create_study(sampler=RandomSampler(seed=self.table.seed))
         return [study.ask(self.space).params for _ in range(count)]
@@ -340,7 +340,7 @@ def read_sweep(path: Path, out: Path, *, trust: bool = False) -> Sweep:
         "What chooses the best cannot report how good it is: both parts of the held-out data are needed.",
     )
     expect(settings.trials is UNSET or settings.trials >= 1, f"trials of {path} >= 1")
-    experiment = parse(table, str(path)).trusting(trust)
+    experiment = parse(table, str(path)).with_trust(trust)
     experiment.check_trust()
     sweep = Sweep(name=path.stem, experiment=experiment, table=settings, out=out)
     for point in sweep.points:
@@ -354,7 +354,7 @@ def read_sweep(path: Path, out: Path, *, trust: bool = False) -> Sweep:
 @lru_cache(maxsize=2)
 def _parts(method: str, task: str, args: str, named_in: str, validation: float) -> tuple[Task, Task]:
     experiment = Experiment(method=method, task=task, task_args=json.loads(args), named_in=named_in)
-    return divided(experiment.build_task(), validation)
+    return divide(experiment.build_task(), validation)
 
 
 def play_one(path: Path, out: Path, *, trust: bool) -> None:
@@ -365,11 +365,11 @@ def play_one(path: Path, out: Path, *, trust: bool) -> None:
 
 def result_of(sweep: Sweep) -> SweepResult:
     """Compare the finished runs of a sweep, choose the best, and test that one."""
-    points = sweep.tried()
+    points = sweep.completed_points()
     groups = {point: point.group() for point in points}
     order = sorted(points, key=lambda point: sweep.sign * sweep.mean_of(groups[point]))
     held_out = order[0].task_for(sweep.table.validation)[1]
-    results = [tested(job, held_out) for job in order[0].jobs]
+    results = [test_metrics(job, held_out) for job in order[0].jobs]
     test = {name: Interval.of([each[name] for each in results]) for name in results[0]}
     best_first = [groups[point] for point in order]
     return SweepResult(sweep.metric, best_first, {name: each for name, each in test.items() if each is not None})

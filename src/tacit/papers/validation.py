@@ -14,7 +14,7 @@ from tacit.errors import UserError, expect
 from tacit.papers.jobs import Job
 
 
-def divided(task: Task, validation: float) -> tuple[Task, Task]:
+def divide(task: Task, validation: float) -> tuple[Task, Task]:
     """The task with the held-out data for choosing, and with those for testing; the same in every run."""
     if task.test is None:
         raise UserError(
@@ -42,7 +42,7 @@ def metrics_of(models: Sequence[nn.Module], task: Task) -> dict[str, float]:
     return metrics
 
 
-def tested(job: Job, task: Task) -> dict[str, float]:
+def test_metrics(job: Job, task: Task) -> dict[str, float]:
     """The metrics of a finished run's models on the held-out data of this task."""
     state = job.final_state()
     models = [module_at(task, job.seed, weights) for weights in final_weights(state).view(-1, state.dim)]

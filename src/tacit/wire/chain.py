@@ -66,12 +66,26 @@ class Chain:
     """
 
     def __init__(self, purpose: str) -> None:
-        self.purpose, self.hashes = purpose, list[bytes]()
+        self.purpose, self.hashes, self._forgotten = purpose, list[bytes](), 0
 
     @property
     def head(self) -> bytes:
         """The hash of the last entry."""
         return self.hashes[-1] if self.hashes else GENESIS
+
+    @property
+    def count(self) -> int:
+        """The number of entries, also of those whose hashes were forgotten."""
+        return self._forgotten + len(self.hashes)
+
+    def extend(self, digest: bytes) -> None:
+        """Add the hash of an entry that `seal` made and that is on the disk."""
+        self.hashes.append(digest)
+
+    def forget(self) -> None:
+        """Forget all hashes but the last: a long file needs no others."""
+        self._forgotten += len(self.hashes[:-1])
+        del self.hashes[:-1]
 
     def seal(self, entry: Mapping[str, object]) -> Link:
         """The next line of a file; the chain is unchanged."""
@@ -80,19 +94,22 @@ class Chain:
         text = json.dumps(entry, ensure_ascii=False, allow_nan=False)
         body = text.encode("utf-8", "backslashreplace")  # half a character is escaped, as in JSON
         digest = extend(self.purpose, self.head, (body,))
-        return Link(body[:-1] + _HASH + digest.hex().encode() + b'"}', digest)
+        line = body[:-1] + _HASH + digest.hex().encode() + b'"}'
+        if len(line) > MAX_LINE:  # nobody could read it
+            raise WireError(f"Expected an entry of at most {MAX_LINE} bytes, got {len(line)}.")
+        return Link(line, digest)
 
     def read(self, line: bytes) -> dict[str, Any]:
         """The entry in the next line, now the last of the chain; raises `WireError` if the chain is broken."""
         body, _, rest = line.rpartition(_HASH)
         digest = extend(self.purpose, self.head, (body + b"}",))
         if len(line) > MAX_LINE or rest != digest.hex().encode() + b'"}':
-            raise WireError(f"Entry {len(self.hashes)} was changed, or entries before it are missing.")
+            raise WireError(f"Entry {self.count} was changed, or entries before it are missing.")
         try:
             entry = json.loads(body + b"}")
         except (ValueError, RecursionError):
             entry = None
         if type(entry) is not dict:
-            raise WireError(f"Expected entry {len(self.hashes)} to be a table in JSON, got other content.")
+            raise WireError(f"Expected entry {self.count} to be a table in JSON, got other content.")
         self.hashes.append(digest)
         return entry

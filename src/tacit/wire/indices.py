@@ -42,7 +42,7 @@ def pack(indices: Tensor, dim: int) -> Tensor:
         >>> packed.numel(), unpack(packed, dim=1000).tolist()
         (15, [3, 5, 900])
     """
-    chosen = _checked(indices, dim)
+    chosen = _validate(indices, dim)
     gaps = np.diff(chosen, prepend=-1) - 1
     parameters, bits = _parameters(gaps)
     if _HEADER.size + parameters.size + sum(map(_bytes_for, bits)) >= _bitmap_size(dim):
@@ -72,7 +72,7 @@ def _check_dim(dim: int) -> None:
     expect(0 <= dim < _MAX_DIM, f"dim={dim} in [0, 2**62)")
 
 
-def _checked(indices: Tensor, dim: int) -> _Ints:
+def _validate(indices: Tensor, dim: int) -> _Ints:
     _check_dim(dim)
     expect(indices.dtype == torch.int64 and indices.dim() == 1, f"indices as a vector of int64, got {indices.dtype}")
     array: _Ints = indices.detach().cpu().numpy()

@@ -61,6 +61,11 @@ class Reader:
         remaining, self._data = self._data, self._data[:0]
         return remaining
 
+    @property
+    def at_end(self) -> bool:
+        """Whether no bytes remain."""
+        return not self._data
+
     def expect_end(self) -> None:
         """Raise `ProtocolError` if bytes remain."""
         if self._data:

@@ -20,14 +20,14 @@ Golomb–Rice code like the support.
 
 import struct
 from dataclasses import dataclass
-from typing import ClassVar, Literal, Protocol
+from typing import ClassVar, Literal, Protocol, get_args
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tacit.errors import WireError, expect
+from tacit.errors import WireError, one_of, whole
 from tacit.wire import indices
 
 IndexType = Literal["int32", "int64", "smallest"]
@@ -77,8 +77,8 @@ class Csr:
     name: ClassVar[str] = "csr"
 
     def __post_init__(self) -> None:
-        expect(self.columns is None or self.columns >= 1, f"columns={self.columns} >= 1")
-        expect(self.index in ("int32", "int64", "smallest"), f"index={self.index!r} as int32, int64 or smallest")
+        whole(1, columns=self.columns)
+        one_of(get_args(IndexType), index=self.index)
 
     def encode(self, row: Tensor) -> bytes:
         bits = _bits_of(row)
@@ -97,7 +97,7 @@ class Csr:
         )
 
     def decode(self, data: bytes, dim: int) -> Tensor:
-        expect(dim >= 0, f"dim={dim} >= 0")
+        whole(0, dim=dim)
         *sizes, count = _header(_CSR_HEADER, _CSR, data, dim)
         if count > dim:
             raise WireError(f"Expected at most {dim} values, got {count}.")
@@ -107,7 +107,7 @@ class Csr:
             raise WireError(f"Expected columns and pointers of {column} and {pointer}, got {sizes} bytes.")
         columns_start = _CSR_HEADER.size + (height + 1) * pointer.itemsize
         _check_length(data, columns_start + count * (column.itemsize + 4))
-        pointers = _checked_pointers(np.frombuffer(data, pointer, height + 1, _CSR_HEADER.size), count)
+        pointers = _validate_pointers(np.frombuffer(data, pointer, height + 1, _CSR_HEADER.size), count)
         columns = np.frombuffer(data, column, count, columns_start)
         if count and columns.max() >= width:
             raise WireError(f"Expected columns below {width}, got {columns.max()}.")
@@ -153,7 +153,7 @@ class Compact:
         return compact if len(compact) <= 4 * bits.size else struct.pack("<B", _DENSE) + _little_endian(bits)
 
     def decode(self, data: bytes, dim: int) -> Tensor:
-        expect(dim >= 0, f"dim={dim} >= 0")
+        whole(0, dim=dim)
         if len(data) > 1 + 4 * dim:
             raise WireError(f"Expected a row of at most {1 + 4 * dim} bytes, got {len(data)}.")
         dense = data[:1] == bytes([_DENSE])
@@ -173,10 +173,10 @@ def _decode_dense(data: bytes, dim: int) -> Tensor:
 def _encode_compact(bits: _Bits) -> bytes:
     coordinates = np.flatnonzero(bits)
     values = bits[coordinates]
-    table, ranks = _ranked((values >> 23 & 255).astype(np.uint8))
+    table, ranks = _rank((values >> 23 & 255).astype(np.uint8))
     ends = np.cumsum(ranks + 1) - 1  # the set of coordinates whose gaps are the ranks
     span = int(ends[-1]) + 1 if ends.size else 0
-    support, coded_ranks = (_packed(chosen, dim) for chosen, dim in ((coordinates, bits.size), (ends, span)))
+    support, coded_ranks = (_pack(chosen, dim) for chosen, dim in ((coordinates, bits.size), (ends, span)))
     rest = values & 0x7FFFFF | values >> 8 & 0x800000
     fractions = rest.astype("<u4").view(np.uint8).reshape(-1, 4)[:, :_SIGN_AND_FRACTION]
     header = _COMPACT_HEADER.pack(_COMPACT, bits.size, table.size, len(support), span)
@@ -192,7 +192,7 @@ def _decode_compact(data: bytes, dim: int) -> "tuple[_Ints, NDArray[np.unsignedi
             f"Expected {distinct} exponents and {length} bytes of support, but {len(data)} bytes cannot hold them."
         )
     table = np.frombuffer(data, np.uint8, distinct, _COMPACT_HEADER.size)
-    coordinates = _unpacked(data[start : start + length], dim)
+    coordinates = _unpack(data[start : start + length], dim)
     end = len(data) - _SIGN_AND_FRACTION * coordinates.size
     if end < start + length:
         raise WireError(f"Expected {coordinates.size} values after their coordinates, but the bytes end before them.")
@@ -204,7 +204,7 @@ def _decode_compact(data: bytes, dim: int) -> "tuple[_Ints, NDArray[np.unsignedi
     return coordinates, signs | digits | exponents.astype(np.uint32) << np.uint32(23)
 
 
-def _ranked(exponents: _Bytes) -> tuple[_Bytes, _Ints]:
+def _rank(exponents: _Bytes) -> tuple[_Bytes, _Ints]:
     """The exponents that occur, most frequent first, and the rank of every value's exponent."""
     counts = np.bincount(exponents, minlength=256)
     table = np.argsort(-counts, kind="stable")[: np.count_nonzero(counts)]
@@ -217,7 +217,7 @@ def _ranks(coded: bytes, count: int, span: int, distinct: int) -> _Ints:
     """The rank of every value's exponent among `distinct` exponents."""
     if not count <= span <= count * distinct:  # before a set of this span is allocated
         raise WireError(f"Expected {count} of {distinct} exponents to span at most {count * distinct}, got {span}.")
-    ends = _unpacked(coded, span)
+    ends = _unpack(coded, span)
     if ends.size != count or (count and ends[-1] != span - 1):
         raise WireError(f"Expected the exponents of {count} values, got those of {ends.size}.")
     ranks = np.diff(ends, prepend=-1) - 1
@@ -238,11 +238,11 @@ def _little_endian(bits: _Bits) -> bytes:
     return bits.astype("<u4", copy=False).tobytes()
 
 
-def _packed(coordinates: _Ints, dim: int) -> bytes:
+def _pack(coordinates: _Ints, dim: int) -> bytes:
     return indices.pack(torch.from_numpy(coordinates), dim).numpy().tobytes()
 
 
-def _unpacked(data: bytes, dim: int) -> _Ints:
+def _unpack(data: bytes, dim: int) -> _Ints:
     return indices.unpack(torch.from_numpy(np.frombuffer(data, np.uint8).copy()), dim).numpy()
 
 
@@ -261,7 +261,7 @@ def _check_length(data: bytes, expected: int) -> None:
         raise WireError(f"Expected a row of {expected} bytes, got {len(data)}: it was truncated or extended.")
 
 
-def _checked_pointers(pointers: "NDArray[np.unsignedinteger]", count: int) -> _Ints:
+def _validate_pointers(pointers: "NDArray[np.unsignedinteger]", count: int) -> _Ints:
     if pointers[0] != 0 or pointers[-1] != count or np.any(pointers[1:] < pointers[:-1]):
         raise WireError(f"Expected ascending pointers from 0 to {count}.")
     return pointers.astype(np.int64)

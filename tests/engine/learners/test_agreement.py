@@ -9,7 +9,7 @@ from torch import Tensor, nn
 import zoo
 from tacit.core import BinaryCrossEntropy, CrossEntropy, Descent, Loss, MeanSquared, RootBrier, RootMeanSquared, Rows
 from tacit.data import Population
-from tacit.engine.batches import plan_batches
+from tacit.engine.batches import make_batches
 from tacit.engine.learners.functional import FunctionalLearner
 from tacit.engine.learners.kernels import kernel_learner
 from tacit.engine.learners.kernels.conv import LoopConv, PatchConv
@@ -68,7 +68,7 @@ def test_the_models_and_descents_cover_every_form_of_a_layer() -> None:
         model = make()
         kernels, weights, everyone = zoo.kernels(model), zoo.weights_of(model), torch.arange(len(EQUAL))
         for descent in DESCENTS.values():
-            batches = plan_batches(zoo.population(EQUAL), everyone, descent, weights.dtype)
+            batches = make_batches(zoo.population(EQUAL), everyone, descent, weights.dtype)
             forms |= {type(layer) for layer in LayerBuilder(kernels, weights, batches, descent).layers()}
     assert forms >= {GramLinear, FactoredLinear, WindowLinear, DenseLinear, PatchConv, LoopConv}
 
@@ -100,7 +100,7 @@ def test_clipped_gradients(make: Callable[[], nn.Module]) -> None:
     assert_same(trained(functional, model, clients, descent), clipped, 1e-10)
     kernels = kernel_learner(model, CrossEntropy())
     weights, everyone = zoo.weights_of(model), torch.arange(len(RAGGED))
-    batches = plan_batches(clients, everyone, descent, weights.dtype)
+    batches = make_batches(clients, everyone, descent, weights.dtype)
     assert kernels is None or kernels.supports(weights, batches, free)
     assert kernels is None or not kernels.supports(weights, batches, descent)
     assert relative(clipped.dense(), trained(reference, model, clients, free).dense()) > 0.1
@@ -185,7 +185,7 @@ def test_dropout_of_a_client_does_not_depend_on_its_wave() -> None:
     rows = {}
     for wave in ([0, 1, 2], [2]):
         numbers = torch.tensor(wave)
-        batches = plan_batches(clients, numbers, descent, weights.dtype)
+        batches = make_batches(clients, numbers, descent, weights.dtype)
         rows[len(wave)] = learner.descend(weights, batches, descent, numbers).dense()
     torch.testing.assert_close(rows[3][2], rows[1][0], rtol=0, atol=0)
     assert not torch.equal(rows[3][0], rows[3][1])

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 import zoo
 from tacit.core import CrossEntropy, DenseRows, Descent, ProximalTerm
 from tacit.data import Population
-from tacit.engine.batches import plan_batches
+from tacit.engine.batches import make_batches
 from tacit.engine.layout import Layout
 from tacit.engine.learners.functional import FunctionalLearner
 from tacit.engine.learners.reference import ReferenceLearner
@@ -60,7 +60,7 @@ def test_kernels(make: Callable[[], nn.Module], descent: Descent, start: str, pr
     descent = replace(descent, weight_decay=decay)
     descent = with_proximal(descent, model, 3) if proximal else descent
     kernels = zoo.kernels(model)
-    assert kernels.supports(weights, plan_batches(clients, torch.arange(3), descent, weights.dtype), descent)
+    assert kernels.supports(weights, make_batches(clients, torch.arange(3), descent, weights.dtype), descent)
     ours = updates(kernels, weights, clients, descent)
     theirs = updates(ReferenceLearner(model, CrossEntropy()), weights, clients, descent)
     torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-11)

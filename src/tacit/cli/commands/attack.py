@@ -12,10 +12,10 @@ from tacit.attacks.dlg import RECOVERED, UNRECOGNISABLE, Dlg, Reconstruction
 from tacit.attacks.membership import MembershipScore, ShadowModels
 from tacit.attacks.scenario import AttackConfig, observe_victims, reconstructions, shadow_models
 from tacit.attacks.views import Observation
-from tacit.cli._console import aligned, answer, note
+from tacit.cli._console import align, answer, note
 from tacit.cli._progress import track
 from tacit.core.files import write
-from tacit.errors import UserError, expect
+from tacit.errors import UserError, whole
 from tacit.report.pictures import Gallery, Strip, draw_gallery
 from tacit.report.style import require_matplotlib
 
@@ -51,8 +51,8 @@ def membership(args: argparse.Namespace) -> int:
 
 
 def _attack_config(args: argparse.Namespace) -> AttackConfig:
-    expect(1 <= args.batch <= 8, f"batch={args.batch} from 1 to 8")
-    attack = Dlg.published(args.batch) if args.published else Dlg.improved(args.batch)
+    whole(1, 8, batch=args.batch)
+    attack = Dlg.as_published(args.batch) if args.published else Dlg.with_improvements(args.batch)
     if args.steps is not None:
         attack = replace(attack, steps=args.steps)
     return AttackConfig(images=args.images, adversary=args.adversary, cohort=args.cohort, after=args.after, dlg=attack)
@@ -67,7 +67,7 @@ def _dlg_lines(observed: Sequence[Observation], results: Sequence[Reconstruction
     for number, (mse, psnr, ssim, correct) in enumerate(chain.from_iterable(of_each), start=1):
         label = "correct" if bool(correct) else "wrong"
         rows.append([str(number), "", f"{float(mse):.2g}", f"{float(psnr):.1f}", f"{float(ssim):.3f}", label])
-    return [first, *aligned(rows), _dlg_conclusion(results)]
+    return [first, *align(rows), _dlg_conclusion(results)]
 
 
 def _dlg_conclusion(results: Sequence[Reconstruction]) -> str:
@@ -129,4 +129,4 @@ def _membership_table(scores: dict[str, MembershipScore]) -> list[str]:
         [name, "", f"{score.auc:.3f}", f"{score.advantage:.3f}", f"{score.tpr_at_1_percent_fpr:.3f}"]
         for name, score in scores.items()
     ]
-    return aligned(rows)
+    return align(rows)

@@ -2,19 +2,19 @@
 
 import argparse
 
-from tacit.cli._console import aligned, answer, note
+from tacit.cli._console import align, answer, note
 from tacit.report import intervals, run_groups
 from tacit.report.run_data import read_runs
 
 
 def run(args: argparse.Namespace) -> int:
     """Print the table and the guarantees."""
-    groups, notes = run_groups.grouped(read_runs(args.runs))
+    groups, notes = run_groups.group_runs(read_runs(args.runs))
     if args.json:
         note(*notes)
     several = any(len(group.runs) > 1 for group in groups)
     lines = [
-        *aligned([run_groups.header(groups), *run_groups.rows(groups)]),
+        *align([run_groups.header(groups), *run_groups.rows(groups)]),
         *notes,
         *["Mean ± half of the 95 % interval (Student's t) over runs; ε is the largest."] * several,
         *run_groups.guarantee_lines(groups),

@@ -26,8 +26,8 @@ def run(args: argparse.Namespace) -> int:
     return answer(args, document, _lines(document, encoding.preprocessing.not_covered))
 
 
-def _lines(found: dict[str, object], not_covered: str) -> Iterator[str]:
-    yield f"{found['folder']}: {found['clients']} clients, {found['samples']} rows, {found['inputs']} inputs."
+def _lines(summary: dict[str, object], not_covered: str) -> Iterator[str]:
+    yield f"{summary['folder']}: {summary['clients']} clients, {summary['samples']} rows, {summary['inputs']} inputs."
     if not_covered:
         yield f"Not covered by any guarantee: {not_covered}"
-    yield f"Next: tacit run fedavg --data {found['folder']} --target {found['target']}"
+    yield f"Next: tacit run fedavg --data {summary['folder']} --target {summary['target']}"

@@ -1,9 +1,9 @@
-"""`tacit data`: list, download and check the data sets of the tasks."""
+"""`tacit data`: list, download and verify the data sets of the tasks."""
 
 import argparse
 from collections.abc import Iterable, Iterator
 
-from tacit.cli._console import aligned, answer, note, print_json
+from tacit.cli._console import align, answer, note, print_json
 from tacit.cli.commands.tasks import summary
 from tacit.core.schema import choose
 from tacit.errors import DataError
@@ -28,12 +28,12 @@ def _lines() -> Iterator[str]:
         (task.name, "yes" if task.ready else "no", str(task.clients), task.preprocessing, task.summary)
         for task in TASKS.values()
     ]
-    yield from aligned([("task", "ready", "clients", "preprocessing", "summary"), *rows], left=5)
+    yield from align([("task", "ready", "clients", "preprocessing", "summary"), *rows], left=5)
     yield "Private preprocessing uses ranges or categories of the clients' rows, which no guarantee covers; the"
     yield "argument encoding of these tasks takes public ones instead."
     yield ""
     header = ("data set", "files present", "size", "records", "licence", "source")
-    yield from aligned([header, *(_row(data) for data in DATA_SETS.values())], left=6)
+    yield from align([header, *(_row(data) for data in DATA_SETS.values())], left=6)
     if not all(task.ready for task in TASKS.values()):
         yield from ("", "To download the files of a task that is not ready: tacit data fetch TASK")
 
@@ -57,7 +57,7 @@ def verify(args: argparse.Namespace) -> int:
     results = [(data, file, _status(file)) for data in data_sets for file in data.files]
     document = [{"data": data.name, "file": file.path, "status": status} for data, file, status in results]
     rows = [("file", "status"), *((file.path, status) for _, file, status in results)]
-    answer(args, {"checked": document}, aligned(rows))
+    answer(args, {"checked": document}, align(rows))
     invalid = [status for _, _, status in results if status not in ("ok", "missing")]
     absent = [file.path for data, file, status in results if status == "missing" and file.path not in data.optional]
     if invalid:

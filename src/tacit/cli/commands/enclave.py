@@ -103,6 +103,13 @@ def serve(args: argparse.Namespace) -> int:
         "Without it, a restart would forget what was released and charged.",
     )
     journal = Journal(args.journal) if args.journal else None
+    if journal is not None and journal.cut:
+        print(
+            f"tacit: The last line of {journal.path} was cut off, as by a crash, and is left out: nothing was released "
+            "for it.",
+            file=sys.stderr,
+            flush=True,
+        )
     identity = ChannelIdentity.fresh()
     channel = NO_CHANNEL if args.listen is None else identity.digest
     method = Method.from_canonical(configuration.method)
@@ -132,7 +139,7 @@ def manifest(args: argparse.Namespace) -> int:
         f"manifest  {args.out}",
         "It was never run on hardware. Sign it with gramine-manifest and gramine-sgx-sign.",
     ]
-    return answer(args, document, [text.rstrip("\n")] if args.out is None else written)
+    return answer(args, document, text.splitlines() if args.out is None else written)
 
 
 def _configuration(args: argparse.Namespace, method: Method) -> Configuration:

@@ -33,7 +33,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _log(args: argparse.Namespace) -> int:
     if args.out is not None:
-        raise UserError(f"Expected --to {args.to} without --out: it has its own place.")
+        raise UserError(f"Expected --to {args.to} without --out: its place is fixed.")
     (log,) = find_logs([args.to])
     log.validate(args.run_directory)
     run_data = RunData.read(args.run_directory)

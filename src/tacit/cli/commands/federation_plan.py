@@ -5,15 +5,17 @@ from collections.abc import Iterator
 from dataclasses import asdict
 
 from tacit.cli._console import answer
+from tacit.core.prices import Unit
 from tacit.federation.plan.directory import read_directory
 from tacit.federation.plan.explain import PlanExplanation, explain_plan
 from tacit.federation.plan.from_run import plan_from_run
 from tacit.federation.plan.plan import read_plan
+from tacit.federation.site.policy import TAKES_PART
 from tacit.report.labels import size
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print an explanation of a plan; raises an error with a sentence if it cannot run.
+    """Print an explanation of a plan; raises an error if the plan cannot run.
 
     A plan is untrusted: its functions are imported only with `--trust`.
     """
@@ -36,39 +38,43 @@ def make_plan(args: argparse.Namespace) -> int:
     return answer(args, {**document, "changes": result.changes, "warnings": result.warnings}, lines)
 
 
-def _lines(found: PlanExplanation) -> Iterator[str]:
-    yield f"plan {found.plan}"
-    yield f"  {found.method}, {found.rounds} rounds, {len(found.sites)} sites: {', '.join(found.sites)}"
-    count = "not run" if found.parameters is None else f"{found.parameters} parameters"
-    yield f"  {found.model}, {count}"
-    yield from ("", "Privacy", f"  {_privacy(found)}")
-    if found.reads:
-        yield from ("", "Columns that it reads", *(f"  {line}" for line in found.reads))
-    yield from ("", "Who learns what", *(f"  {sentence}" for sentence in found.reveals))
-    yield from ("", "Each round", f"  {_traffic(found)}", f"  {_losses(found)}")
-    if found.notes:
-        yield from ("", "Consider", *(f"  {sentence}" for sentence in found.notes))
+def _lines(explanation: PlanExplanation) -> Iterator[str]:
+    yield f"plan {explanation.plan}"
+    sites = explanation.sites
+    yield f"  {explanation.method}, {explanation.rounds} rounds, {len(sites)} sites: {', '.join(sites)}"
+    count = "not run" if explanation.parameters is None else f"{explanation.parameters} parameters"
+    yield f"  {explanation.model}, {count}"
+    yield from ("", "Privacy", f"  {_privacy(explanation)}")
+    if explanation.reads:
+        yield from ("", "Columns that it reads", *(f"  {line}" for line in explanation.reads))
+    yield from ("", "Who learns what", *(f"  {sentence}" for sentence in explanation.reveals))
+    yield from ("", "Each round", f"  {_traffic(explanation)}", f"  {_losses(explanation)}")
+    if explanation.notes:
+        yield from ("", "Consider", *(f"  {sentence}" for sentence in explanation.notes))
 
 
-def _privacy(found: PlanExplanation) -> str:
-    if found.reason:
-        return f"none against the server: {found.reason}."
-    against = "anyone who receives the models; the server is trusted" if found.trusts_server else "the server"
+def _privacy(explanation: PlanExplanation) -> str:
+    if explanation.reason:
+        return f"none against the server: {explanation.reason}."
+    against = "anyone who receives the models; the server is trusted" if explanation.trusts_server else "the server"
     return (
-        f"ε = {found.epsilon:.4g} at δ = {found.delta:g} for every {found.unit} of a site that takes part in all "
-        f"rounds, against {against}. Each site charges this to its own ledger."
+        f"ε = {explanation.epsilon:.4g} at δ = {explanation.delta:g} for every {explanation.unit} of a site that takes "
+        f"part in all rounds, against {against}. Each site charges this to its own ledger."
+        + f" {TAKES_PART}"
+        * (explanation.unit is Unit.CLIENT)
     )
 
 
-def _traffic(found: PlanExplanation) -> str:
-    plural = "message" if found.messages == 1 else "messages"
-    if found.up is None or found.down is None:
-        return f"{found.messages} {plural} to a site; their bytes depend on the model, which was not run."
-    return f"{found.messages} {plural} to a site; it sends {size(found.up)} and receives {size(found.down)}."
+def _traffic(explanation: PlanExplanation) -> str:
+    plural = "message" if explanation.messages == 1 else "messages"
+    if explanation.up is None or explanation.down is None:
+        return f"{explanation.messages} {plural} to a site; their bytes depend on the model, which was not run."
+    up, down = size(explanation.up), size(explanation.down)
+    return f"{explanation.messages} {plural} to a site; it sends {up} and receives {down}."
 
 
-def _losses(found: PlanExplanation) -> str:
-    survives = f"A round survives the loss of {found.losses} of {len(found.sites)} sites."
-    if found.colluding is None:
+def _losses(explanation: PlanExplanation) -> str:
+    survives = f"A round survives the loss of {explanation.losses} of {len(explanation.sites)} sites."
+    if explanation.colluding is None:
         return survives
-    return f"{survives} Messages stay hidden if no more than {found.colluding} of them collude with the server."
+    return f"{survives} Messages stay hidden if no more than {explanation.colluding} of them collude with the server."

@@ -5,7 +5,7 @@ from collections import ChainMap
 from pathlib import Path
 
 from tacit import methods
-from tacit.cli._console import aligned, answer
+from tacit.cli._console import align, answer
 from tacit.core.discovery import Definition, FileReference
 from tacit.errors import UserError
 
@@ -15,7 +15,7 @@ def run(args: argparse.Namespace) -> int:
     definitions = methods.definitions() if not args.files else ChainMap(*map(_methods_in, reversed(args.files)))
     summaries = {name: definition.summary for name, definition in definitions.items()}
     document = [{"name": name, "summary": text} for name, text in summaries.items()]
-    return answer(args, document, aligned(list(summaries.items())))
+    return answer(args, document, align(list(summaries.items())))
 
 
 def _methods_in(file: Path) -> dict[str, Definition]:

@@ -1,4 +1,4 @@
-"""Checks before PyTorch is imported: names of methods and tasks, their arguments, and installed extras."""
+"""Validation before PyTorch is imported: names of methods and tasks, their arguments, and installed extras."""
 
 import argparse
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ def enclave_method(args: argparse.Namespace) -> None:
 
 
 def experiment(args: argparse.Namespace) -> None:
-    """Set `args.experiment` to a method on a task, with checked names."""
+    """Set `args.experiment` to a method on a task, with validated names."""
     args.experiment = Experiment(method=args.method, task=args.task, args=dict(args.set), task_args=dict(args.task_set))
     args.experiment.check_names()
 
@@ -43,16 +43,16 @@ def experiments(args: argparse.Namespace) -> None:
         each.check_names()
 
 
-def nvflare(_: argparse.Namespace) -> None:
-    """Raise `UserError` unless NVFLARE is installed."""
-    if find_spec("nvflare") is None:
-        raise UserError("A federation needs NVFLARE. Install it with: pip install 'tacit-fl[federation]'.")
+def grpc(_: argparse.Namespace) -> None:
+    """Raise `UserError` unless gRPC is installed."""
+    if find_spec("grpc") is None:
+        raise UserError("Expected gRPC, which a federation needs. Install it with: pip install 'tacit-fl[federation]'.")
 
 
 def optuna(_: argparse.Namespace) -> None:
     """Raise `UserError` unless Optuna is installed."""
     if find_spec("optuna") is None:
-        raise UserError("A sweep needs Optuna. Install it with: pip install 'tacit-fl[sweep]'.")
+        raise UserError("Expected Optuna, which a sweep needs. Install it with: pip install 'tacit-fl[sweep]'.")
 
 
 def _check_resume_alone(args: argparse.Namespace) -> None:
@@ -69,7 +69,7 @@ def _experiments(args: argparse.Namespace) -> list[Experiment]:
     table = _table_args(args)
     task = "table" if table else args.task
     bases, default_task = _bases(args.what)
-    bases = [base.trusting(args.trust) for base in bases]
+    bases = [base.with_trust(args.trust) for base in bases]
     for base in bases:
         base.check_trust()
     variants = []

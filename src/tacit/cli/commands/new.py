@@ -18,7 +18,7 @@ def run(args: argparse.Namespace) -> int:
     files = {args.out / f"{name}.py": "method", args.out / f"test_{name}.py": "test_method"}
     for path in files:
         if path.exists():
-            raise UserError(f"Expected a new file, but there is {path}. Choose another name, or --out.")
+            raise UserError(f"Expected a new file, got {path}, which exists. Choose another name, or --out.")
     args.out.mkdir(parents=True, exist_ok=True)
     for path, template in files.items():
         text = (TEMPLATES / f"{template}.py.txt").read_text(encoding="utf-8")

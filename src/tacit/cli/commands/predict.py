@@ -11,7 +11,10 @@ def run(args: argparse.Namespace) -> int:
     """Write the predictions."""
     predictions = predict_from(args.run_directory, args.table, args.model, trusted=args.trust)
     note(*(f"Note: {remark}" for remark in predictions.remarks))
-    lines = predictions.to_csv().removesuffix("\n").split("\n")
+    if args.out is None and not args.json:
+        print(predictions.to_csv(), end="")
+        return 0
+    lines = [f"{predictions.rows} rows"]
     if args.out is not None:
         files.write(args.out, predictions.to_csv().encode(), parents=True, private=True)
         lines = [f"Written: {args.out}, {predictions.rows} rows"]

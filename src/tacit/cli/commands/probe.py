@@ -22,9 +22,9 @@ def run(args: argparse.Namespace) -> int:
     return 0 if passed else 1
 
 
-def _lines(method: Method, found: Sequence[Probe]) -> Iterator[str]:
-    yield from map(str, found)
-    tried = {each.slot for each in found}
+def _lines(method: Method, probes: Sequence[Probe]) -> Iterator[str]:
+    yield from (line for each in probes for line in str(each).split("\n"))
+    tried = {each.slot for each in probes}
     ours = {slot: getattr(method, slot) for slot in SLOTS if slot not in tried and is_ours(getattr(method, slot))}
     named = ", ".join(f"{slot} {type(piece).__name__}" for slot, piece in ours.items())
     yield f"Tacit's own, which its test suite tries: {named}." if ours else "No piece is Tacit's own."

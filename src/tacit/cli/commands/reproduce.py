@@ -35,12 +35,12 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _compare(study: Study, groups: list[list[Job]], args: argparse.Namespace) -> Comparison:
-    """Run or attack the unfinished jobs; refuse, before any run, what cannot be run or drawn."""
+    """Run or attack the unfinished jobs; validate all of them before the first run."""
     if study.plot is not None or study.attacks:
         require_matplotlib()
     if study.attacks:
         return _attack(study, groups, fast=args.fast)
-    unfinished = [[job for job in group if not job.finished()] for group in groups]
+    unfinished = [[job for job in group if not job.is_finished()] for group in groups]
     total, left = (sum(map(len, each)) for each in (groups, unfinished))
     if left < total:
         note(f"{total - left} of {total} runs were already finished.")
@@ -51,7 +51,7 @@ def _compare(study: Study, groups: list[list[Job]], args: argparse.Namespace) ->
 
 def _attack(study: Study, groups: list[list[Job]], *, fast: bool) -> Comparison:
     attacks = attack_jobs_of(groups, fast=fast)
-    unfinished = {attack.job: attack for group in attacks for attack in group if not attack.finished()}
+    unfinished = {attack.job: attack for group in attacks for attack in group if not attack.is_finished()}
     for job, task in _with_tasks(unfinished):
         unfinished[job].run(task, partial(track, label=f"{job.label}: client"))
     return compare_attacks(study, attacks, fast=fast)
@@ -80,7 +80,7 @@ def _save(path: Path, comparison: Comparison, order: list[str]) -> Comparison:
     """Add the comparison to the results that this or another process saved; returns all, with rows in order."""
     with files.storage_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-    with files.locked(path.parent):
+    with files.lock_folder(path.parent):
         earlier = earlier_results(path, comparison.name, fast=comparison.fast)
         if earlier is not None:
             _print_replaced(comparison, earlier)
@@ -89,10 +89,10 @@ def _save(path: Path, comparison: Comparison, order: list[str]) -> Comparison:
     return comparison
 
 
-def _print_replaced(found: Comparison, earlier: Comparison) -> None:
+def _print_replaced(comparison: Comparison, earlier: Comparison) -> None:
     """Report the earlier results to replace, because the definition of their row changed."""
     before = {row.name: row for row in earlier.rows}
-    for row in found.rows:
+    for row in comparison.rows:
         old = before.get(row.name, row)
         if not row.same_settings(old):
             seeds = ", ".join(str(trial.seed) for trial in old.trials)

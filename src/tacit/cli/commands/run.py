@@ -11,7 +11,7 @@ from tacit.core.discovery import file_reference
 from tacit.errors import RunError
 from tacit.runs.directory import MANIFEST, check_free, read_manifest
 from tacit.runs.experiment import Experiment
-from tacit.runs.round_logs import logged
+from tacit.runs.round_logs import log_rounds
 from tacit.runs.run import Run, RunSpec
 from tacit.runs.training import follow
 
@@ -41,8 +41,8 @@ def _start(args: argparse.Namespace) -> list[Run]:
             evaluate_every=1 if args.evaluate_every is None else args.evaluate_every,
             randomness=experiment.randomness,
             waves=args.waves or "fitting",
-            args=experiment.typed_args(),
-            task_args=experiment.typed_task_args(),
+            args=experiment.convert_args(),
+            task_args=experiment.convert_task_args(),
         )
         runs.append(_execute(spec, directory, args, resume=False))
     return runs
@@ -63,7 +63,7 @@ def _resume(args: argparse.Namespace) -> Run:
         task_args=manifest.task.args,
         named_in=str(args.resume / MANIFEST),
         method_named_in=str(args.resume / MANIFEST),
-    ).trusting(args.trust)
+    ).with_trust(args.trust)
     spec = RunSpec(
         method=experiment.build_method(),
         task=experiment.build_task(),
@@ -80,7 +80,7 @@ def _resume(args: argparse.Namespace) -> Run:
 
 def _execute(spec: RunSpec, directory: Path, args: argparse.Namespace, *, resume: bool) -> Run:
     steps = follow(spec, workers=args.workers, out=directory, resume=resume, ledger=args.ledger)
-    steps = logged(steps, find_logs(args.log), directory)
+    steps = log_rounds(steps, find_logs(args.log), directory)
     code = file_reference(spec.task.name, "task") or file_reference(spec.method.name, "method")
     options = " --trust" * bool(code) + "".join(f" --log {name}" for name in args.log)
     return follow_to_end(steps, spec, directory, f"tacit run --resume {directory}{options}")

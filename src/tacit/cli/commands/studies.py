@@ -1,11 +1,11 @@
-"""`tacit reproduce` without running anything: list all studies, check names, and print saved results."""
+"""`tacit reproduce` without running anything: list all studies, validate names, and print saved results."""
 
 import argparse
 import sys
 from dataclasses import asdict
 from pathlib import Path
 
-from tacit.cli._console import aligned, answer
+from tacit.cli._console import align, answer
 from tacit.cli.parsers.reproduce import DEFAULT
 from tacit.core import files
 from tacit.errors import UserError
@@ -19,7 +19,7 @@ def run(args: argparse.Namespace) -> int | None:
     """List all studies or print saved results; None: there is a study to run."""
     if args.saved is not None:
         _check_alone(args)
-        path = _saved_file(args.saved)
+        path = _results_path(args.saved)
         return report(_load(path), args, path.with_suffix(".png"))
     if args.study is None:
         return _list(args)
@@ -34,7 +34,7 @@ def _list(args: argparse.Namespace) -> int:
         raise UserError("Expected a study before --save, for example geyer/table-1.")
     studies = summaries()
     rows = [["name", "title", "rows"], *([study.name, study.title, str(len(study.rows))] for study in studies)]
-    return answer(args, [asdict(study) for study in studies], aligned(rows))
+    return answer(args, [asdict(study) for study in studies], align(rows))
 
 
 def report(comparison: Comparison, args: argparse.Namespace, picture: Path) -> int:
@@ -43,7 +43,7 @@ def report(comparison: Comparison, args: argparse.Namespace, picture: Path) -> i
     if args.json:
         print(comparison.to_bytes().decode(), end="")
     else:
-        print(comparison.title, *aligned(table(comparison)), "", *footnotes(comparison), sep="\n")
+        print(comparison.title, *align(table(comparison)), "", *footnotes(comparison), sep="\n")
     if args.save:
         print(f"Saved: {args.save}", file=messages)
     if comparison.plot is not None:
@@ -63,13 +63,13 @@ def earlier_results(path: Path, name: str, *, fast: bool) -> Comparison | None:
     return saved
 
 
-def _saved_file(given: str) -> Path:
+def _results_path(given: str) -> Path:
     """The file itself, or that of a study's results."""
     if Path(given).exists() or given not in study_files():
         return Path(given)
     path = results_file(given)
     if not path.exists():
-        raise UserError(f"No results of {given} in {path}: run tacit reproduce {given} --save.")
+        raise UserError(f"Expected results of {given} in {path}, got none. Run tacit reproduce {given} --save.")
     return path
 
 

@@ -7,7 +7,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from functools import partial
 from pathlib import Path
 
-from tacit.cli._console import aligned, answer, note
+from tacit.cli._console import align, answer, note
 from tacit.cli._progress import track, track_run
 from tacit.errors import expect
 from tacit.papers.sweeps import NOT_ACCOUNTED, Sweep, SweepResult, play_one, read_sweep, result_of
@@ -22,7 +22,7 @@ def run(args: argparse.Namespace) -> int:
     expect(args.processes >= 1, f"--processes {args.processes} >= 1")
     out = args.out or _OUT / args.file.stem
     sweep = read_sweep(args.file, out, trust=args.trust)
-    done = sum(job.finished() for job in sweep.jobs) if sweep.planned else 0
+    done = sum(job.is_finished() for job in sweep.jobs) if sweep.planned else 0
     if done:
         note(f"{done} of {len(sweep.jobs)} runs were already finished.")
     left = sweep.prepare()
@@ -37,12 +37,12 @@ def run(args: argparse.Namespace) -> int:
 def _one_by_one(sweep: Sweep, left: int, args: argparse.Namespace) -> None:
     for number in range(1, left + 1):
         try:
-            sweep.play(args.workers, partial(_shown, f"{number}/{left}"))
+            sweep.play(args.workers, partial(_show, f"{number}/{left}"))
         except KeyboardInterrupt:
-            raise KeyboardInterrupt("Interrupted. Run the same command to go on.") from None
+            raise KeyboardInterrupt("Interrupted. Run the same command to resume.") from None
 
 
-def _shown(place: str, steps: Generator[Run], label: str) -> Generator[Run]:
+def _show(place: str, steps: Generator[Run], label: str) -> Generator[Run]:
     return track_run(steps, f"{place} {label}")
 
 
@@ -65,7 +65,7 @@ def _lines(result: SweepResult, sweep: Sweep) -> list[str]:
     pruned = sweep.trials - len(result.groups)
     stopped = f"{pruned} of {sweep.trials} combinations were stopped early: they did worse than half of the others."
     return [
-        *aligned(table, left=1),
+        *align(table, left=1),
         *[stopped] * bool(pruned),
         f"Metrics are those on the validation part, {sweep.table.validation:.0%} of the held-out data.",
         "Mean ± half of the 95 % interval (Student's t) over seeds; ε is the largest.",

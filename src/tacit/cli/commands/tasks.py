@@ -3,7 +3,7 @@
 import argparse
 from collections.abc import Iterator
 
-from tacit.cli._console import aligned, answer
+from tacit.cli._console import align, answer
 from tacit.core.schema import choose
 from tacit.tasks.catalog import TASKS, CatalogEntry
 
@@ -25,7 +25,7 @@ def summary(entry: CatalogEntry) -> dict[str, object]:
 
 def _list() -> Iterator[str]:
     rows = [(entry.name, "yes" if entry.ready else "no", str(entry.clients), entry.summary) for entry in TASKS.values()]
-    yield from aligned([("task", "ready", "clients", "summary"), *rows], left=4)
+    yield from align([("task", "ready", "clients", "summary"), *rows], left=4)
     yield ""
     yield "Options of a task: tacit tasks TASK. Its data: tacit data list, tacit data fetch TASK."
     yield "Your own: tacit run METHOD --data FILE --client COLUMN --target COLUMN, or --task FILE.py:FUNCTION."
@@ -35,7 +35,7 @@ def _describe(entry: CatalogEntry) -> Iterator[str]:
     options, meanings = entry.definition.parameters, entry.definition.meanings
     yield from (entry.name, f"  {entry.summary}", "", "Options and their defaults (--task-set OPTION=VALUE)")
     rows = [(name, default, meanings.get(name, "")) for name, default in options.items()]
-    yield from (f"  {line}" for line in aligned(rows, left=3))
+    yield from (f"  {line}" for line in align(rows, left=3))
     example = " --data FILE --client COLUMN --target COLUMN" if entry.name == "table" else f" --task {entry.name}"
     yield from ("", "Run it", f"  tacit run fedavg{example}")
     if not entry.ready:

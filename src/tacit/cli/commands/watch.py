@@ -13,7 +13,9 @@ from tacit.report.watching import RunWatcher
 def run(args: argparse.Namespace) -> int:
     """Serve the page."""
     if not args.folder.is_dir():
-        raise UserError(f"Expected a folder of runs, but there is no {args.folder}. Start one with tacit run.")
+        raise UserError(
+            f"Expected a folder of runs, got {args.folder}, which does not exist. Start a run with tacit run."
+        )
     watcher = RunWatcher(args.folder)
     try:
         server = LiveServer(watcher, args.port)

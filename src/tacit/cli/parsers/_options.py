@@ -28,7 +28,7 @@ def does(parser: argparse.ArgumentParser, *calls: str, json: bool = True) -> Non
 
 
 def add_commands(parser: argparse.ArgumentParser, *commands: Declare, kind: str = "command") -> None:
-    """Declare a command's subcommands by functions, each of which declares the arguments of the subcommand of its name.
+    """Declare a command's subcommands; each function declares the arguments of the subcommand with its name.
 
     The first line of a function's docstring is the subcommand's summary; the rest is its description.
     """
@@ -36,7 +36,14 @@ def add_commands(parser: argparse.ArgumentParser, *commands: Declare, kind: str 
     for declare in commands:
         summary, _, description = inspect.cleandoc(declare.__doc__ or "").partition("\n")
         text = f"{summary[:1].lower()}{summary[1:].rstrip('.')}"
-        declare(added.add_parser(declare.__name__.strip("_"), help=text, description=description.strip() or None))
+        declare(
+            added.add_parser(
+                declare.__name__.strip("_"),
+                help=text,
+                description=description.strip() or summary,
+                formatter_class=parser.formatter_class,
+            )
+        )
 
 
 def add_options(parser: argparse.ArgumentParser, flag: str, owner: str) -> None:
@@ -77,13 +84,36 @@ def add_table(parser: argparse.ArgumentParser) -> None:
     """Declare the options that describe a table of your own."""
     group = parser.add_argument_group("your own table", "More options: tacit tasks table; give them with --task-set.")
     group.add_argument("--data", metavar="FILE", help="a CSV or Parquet file, or a folder of them")
-    group.add_argument("--client", metavar="COLUMN", help="the column that names the client; not for a folder")
+    group.add_argument("--client", metavar="COLUMN", help="the column of client names; not for a folder")
     group.add_argument("--target", metavar="COLUMN", help="the column to predict")
     group.add_argument(
-        "--person", "--patient", metavar="COLUMN", help="the column that says which rows are one person's"
+        "--person", "--patient", metavar="COLUMN", help="the column of person ids: rows with one id are one person's"
     )
     group.add_argument("--drop", metavar="COLUMN", nargs="+", default=[], help="columns to leave out, such as names")
-    group.add_argument("--public", metavar="FILE", help="public rows, for methods that choose something from them")
+    group.add_argument("--public", metavar="FILE", help="public rows, for methods that need public data")
+
+
+def add_analysis(parser: argparse.ArgumentParser, *, sampling: bool = True) -> None:
+    """Declare the table of an analysis, its roles, the budget, and where its run is kept."""
+    parser.add_argument("table", metavar="TABLE", help="a CSV or Parquet file, or a folder of them")
+    parser.add_argument("--client", metavar="COLUMN", help="the column of client names; not for a folder")
+    parser.add_argument(
+        "--person", "--patient", metavar="COLUMN", help="the column of person ids: rows with one id are one person's"
+    )
+    budget = reader(lambda text: None if text == "none" else float(text), "a number or none")
+    parser.add_argument(
+        "--epsilon", type=budget, default=1.0, help="the privacy budget of every person (default: 1); none: no privacy"
+    )
+    parser.add_argument("--delta", type=float, default=1e-5, help="the δ of ε (default: 1e-5)")
+    parser.add_argument("--encoding", metavar="FILE", help="a TOML file that declares ranges and categories as public")
+    if sampling:
+        parser.add_argument("--sampling", action="store_true", help="intervals include sampling, not the noise alone")
+    parser.add_argument("--seed", type=int, default=0, help="seed of public randomness (default: 0)")
+    parser.add_argument(
+        "--randomness", choices=("secret", "seeded"), default="secret", help="seeded: the noise follows from the seed"
+    )
+    parser.add_argument("--out", type=Path, metavar="DIR", help="directory of the run (default: a new one in runs/)")
+    parser.add_argument("--ledger", type=Path, metavar="FILE", help="a privacy ledger that several analyses share")
 
 
 def add_runs(parser: argparse.ArgumentParser) -> None:
@@ -111,20 +141,20 @@ def add_trust(
 
 def add_workers(parser: argparse.ArgumentParser, meaning: str) -> None:
     """Declare `--workers`."""
-    spellings = "N; ray, ray:N: actors of a Ray cluster that is started here; ray://HOST:PORT: of a running one"
-    parser.add_argument("--workers", type=_workers, metavar="N", help=f"{meaning} ({spellings})")
+    ray = "ray or ray:N starts a Ray cluster on this machine, ray://HOST:PORT joins a running one"
+    parser.add_argument("--workers", type=_workers, metavar="N", help=f"{meaning}; {ray}")
 
 
 def reader(read: Callable[[str], _T], expected: str) -> Callable[[str], _T]:
     """The type of an argument: the value of `read`, which raises `ValueError` for a wrong form."""
 
-    def converted(text: str) -> _T:
+    def convert(text: str) -> _T:
         try:
             return read(text)
         except (ValueError, ZeroDivisionError):
             raise argparse.ArgumentTypeError(f"expected {expected}, got {text!r}") from None
 
-    return converted
+    return convert
 
 
 def _workers(text: str) -> int | str:
@@ -146,3 +176,15 @@ def _pair(text: str) -> tuple[str, str]:
     if not equals or not key:
         raise argparse.ArgumentTypeError(f"expected KEY=VALUE, got {text!r}")
     return key.replace("-", "_"), value
+
+
+def add_days(parser: argparse.ArgumentParser) -> None:
+    """Declare how long a new certificate is valid."""
+    parser.add_argument("--days", type=int, default=360, metavar="N", help="days that it is valid (default: 360)")
+
+
+def add_max_message(parser: argparse.ArgumentParser, what: str) -> None:
+    """Declare the length of the longest message that is accepted."""
+    parser.add_argument(
+        "--max-message", type=int, default=128, metavar="MB", help=f"the longest {what} that is accepted (default: 128)"
+    )

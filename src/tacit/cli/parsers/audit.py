@@ -1,10 +1,11 @@
 """Test a privacy claim: measure a lower bound on ε and compare it with the claim.
 
-Canary clients take part or not, an adversary that receives everything that is released guesses which, and correct
-guesses prove a lower bound on ε with 95 % confidence. If the bound exceeds the claim, or cohorts are not drawn as
-declared, the method is broken and the exit code is 1. A bound below the claim proves nothing: the output says how large
-a leak this audit could have missed. Claim and bound are about the audited rounds only. Nothing is trained: the
-adversary chooses all updates, and the task gives the model and the number of clients.
+Canary clients take part at random. An adversary who receives everything that is released guesses which did, and correct
+guesses prove a lower bound on ε with 95 % confidence. If the bound exceeds the claim, or if cohorts are not drawn as
+declared, or noise is missing, the method is broken and the exit code is 1. A bound below the claim proves nothing: the
+output states what was tried, how large a leak this audit could have missed, and what it cannot see. Claim and bound are
+about the audited rounds only. The engine plays every round; the adversary chooses the data, and the server's broadcasts
+where the claim does not trust it. The task gives the model, hostile records, and the number of clients.
 
 Examples:
   tacit audit geyer                                      1000 runs of four rounds on the embedded digits
@@ -33,7 +34,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--unit",
         choices=("client", "record"),
-        help="what a canary is: a client, or a record of one (default: what the method protects)",
+        help="what a canary is: a client, or a record of one, where the task has persons a person (default: what the "
+        "method protects)",
     )
     parser.add_argument(
         "--dropouts", type=float, default=0.0, metavar="P", help="fraction of a cohort that drops out (default: 0)"

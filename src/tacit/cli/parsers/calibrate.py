@@ -1,18 +1,20 @@
 """Compute the noise for a privacy budget, the ε of a noise level, or the number of rounds.
 
 Give two of --epsilon, --noise and --rounds; the third is computed. The noise multiplier is the standard deviation of
-the noise divided by the clipping bound, the most that one client can change the sum. Cohorts are Poisson samples unless
---sampling is given: each client takes part independently, and privacy amplification by sampling is tight. In cohorts of
-fixed size a client that does not take part is replaced by another one, which costs more privacy. Where clients add the
-noise in shares, and more drop out than it provides for or some collude, the noise reveals how many took part, and
-sampling lowers nothing: use --dropouts. With SecureSum and losses within the mechanism's dropouts it is not needed.
+the noise divided by the clipping bound, the most that one client can change the sum.
 
-With --unit record, the plan is for one record of a client with --size records, whose batches of --batch records (on
-average) are Poisson samples: --epochs or --steps count all local training together, over all rounds. With --unit person
-batches draw persons, with all of their records, and --size and --batch are numbers of persons.
+Cohorts are Poisson samples by default: each client takes part independently, and privacy amplification by sampling is
+tight. In cohorts of fixed size another client replaces one that does not take part, which costs more privacy. Use
+--dropouts if clients add the noise in shares and more may drop out than it provides for, or some may collude: the noise
+then reveals how many took part, and sampling does not lower ε. With SecureSum and dropouts within the mechanism's
+tolerance it is not needed.
 
-Accountants: pld is tight, and should be used for claims; rdp is a fast upper bound; rdp-classic is the moments
-accountant of older papers, for comparison with their tables.
+With --unit record, ε is that of one record of a client with --size records. Batches are Poisson samples of --batch
+records on average; --epochs or --steps count local training in all rounds together. With --unit person, batches draw
+persons with all of their records, and --size and --batch are numbers of persons.
+
+Accountants: pld is tight; use it for claims. rdp is a fast upper bound. rdp-classic is the moments accountant of older
+papers, for comparison with their tables.
 
 Examples:
   tacit calibrate --epsilon 1 --delta 1e-5 --rate 1/60 --rounds 200       the noise multiplier for a budget
@@ -60,7 +62,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--unit",
         choices=("client", "record", "person"),
         default="client",
-        help="whose privacy is planned; default: client",
+        help="whose privacy is protected (default: client)",
     )
     records.add_argument("--size", type=int, metavar="N", help="number of records of the client")
     records.add_argument("--batch", type=number, metavar="B", help="expected number of records in a batch")
@@ -71,7 +73,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dropouts",
         action="store_true",
-        help="clients add the noise in shares, and more may drop out than planned: sampling then lowers nothing",
+        help="clients add the noise in shares, and more may drop out than tolerated: sampling then lowers no ε",
     )
     does(parser, "calibrate:run")
 

@@ -1,11 +1,11 @@
 """Write a run for other programs: its rounds as CSV, for TensorBoard or MLflow; its model in several formats.
 
-The rounds are in the run's directory as JSON lines, too (rounds.jsonl). What is written here contains how many clients
-took part in each round, not who. TensorBoard and MLflow get the rounds that they do not have yet.
+The run's directory has the rounds as JSON lines, too (rounds.jsonl). Exported rounds contain the number of clients that
+took part, not their names. TensorBoard and MLflow receive only rounds that they do not have yet.
 
-Models in onnx and torch-export take any number of samples, and are compared with the run's own before the file is
-written. They are built again for this, so that the run's task must be found where it was. How rows of a table become
-inputs of the model is in a file beside it, such as model.encoding.json.
+Models in onnx and torch-export take any number of samples. The model is built again and compared with the run's own
+before the file is written, so the run's task must still be available. The encoding of a table's rows as inputs is
+written beside the model, as model.encoding.json.
 
 Examples:
   tacit export runs/fedavg-digits-0 --to csv                    writes rounds.csv in the run's directory

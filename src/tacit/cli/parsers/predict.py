@@ -1,8 +1,8 @@
 """Predict rows of a new table with the model of a run: probabilities of the classes, or values.
 
-The run's directory is all that is needed. The table has the columns that were inputs, and need not have the target;
-missing values and unknown categories are treated as in training. Columns that are no inputs, such as ids, are passed
-through. The predictions are CSV, on standard output or in a file.
+Only the run's directory is needed. The table has the input columns, with or without the target; missing values and
+unknown categories are treated as in training. Other columns, such as ids, are passed through. Predictions are CSV, on
+standard output or in a file.
 
 Examples:
   tacit predict runs/private new.csv                          print the predictions

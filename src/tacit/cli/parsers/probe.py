@@ -1,4 +1,4 @@
-"""Try the laws on which guarantees rest on a method of your own.
+"""Test a method of your own against the laws on which guarantees rest.
 
 Every piece of your own is tried with hostile rows and data, and the method as a whole with runs on a few clients. A
 failed trial is a violation; passing proves nothing. The exit code is 1 if a trial failed.

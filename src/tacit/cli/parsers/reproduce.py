@@ -1,11 +1,11 @@
 """Reproduce a table or figure of a paper, and compare the results with the published numbers.
 
-Without an argument: list all studies. Each row is run with each seed in its own directory below runs/reproduce.
+Without an argument, all studies are listed. Each row is run with each seed in its own directory below runs/reproduce.
 Finished runs are not repeated; after Ctrl-C, a crash or a kill the same command resumes. The table reports misses as
 plainly as hits, with the privacy guarantee of each row below it. Figures are drawn as PNG.
 
 Studies are part of the package; your own are read from experiments/PAPER/WHAT.toml below the current folder.
-Results are saved, and found again, in experiments/PAPER/results/WHAT.json below the current folder.
+Results are saved in experiments/PAPER/results/WHAT.json below the current folder, and read from there.
 
 Examples:
   tacit reproduce                                       list all tables and figures
@@ -30,7 +30,7 @@ DEFAULT = Path()  # --save without a file
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("study", nargs="?", metavar="PAPER/WHAT", help="for example geyer/table-1")
     parser.add_argument("--rows", nargs="+", default=[], metavar="NAME", help="only these rows")
-    parser.add_argument("--fast", action="store_true", help="the short version: only shows that the study runs")
+    parser.add_argument("--fast", action="store_true", help="the short version, which only shows that the study runs")
     parser.add_argument(
         "--seeds",
         type=reader(_seeds, "whole numbers like 0,1"),

@@ -14,8 +14,8 @@ Examples:
   tacit run experiment.toml                             an experiment described in a file
   tacit run --resume runs/fedavg-digits-0               continue after Ctrl-C, a crash or a kill
   tacit run --resume runs/fl-top-hospitals-0 --trust    the same, for a task of your own Python file
-  tacit run geyer --set epsilon=8 delta=1e-3            stops when the privacy budget is used up
-  tacit run geyer --randomness seeded --seed 1               a simulation that can be repeated: noise from the seed
+  tacit run geyer --set epsilon=8 delta=1e-3            stop when the privacy budget is spent
+  tacit run geyer --randomness seeded --seed 1          a repeatable simulation: the noise follows from the seed
   tacit run fl-top --set ratio=0.005                    train and send only 0.5 % of the weights
   tacit run fl-top-dp --set ratio=0.005 epsilon=1 delta=1e-5 --task fashion-mnist --rounds 200
   tacit run esmfl --set compression=87                  clients prune the model and send only the remaining weights
@@ -47,13 +47,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--resume", metavar="RUN", type=Path, help="continue the run in this directory")
     parser.add_argument(
         "--task",
-        help="a task of `tacit data list`, or FILE.py:FUNCTION (default: the method's default task, usually digits)",
+        help="a task's name (tacit tasks lists them) or FILE.py:FUNCTION (default: the method's own, usually digits)",
     )
     add_options(parser, "--set", "method; tacit card METHOD lists them")
     add_rounds(parser, "number of rounds")
     add_options(parser, "--task-set", "task")
     add_table(parser)
-    parser.add_argument("--seed", type=int, help="seed of what may be public: initial weights, masks (default: 0)")
+    parser.add_argument("--seed", type=int, help="seed of public randomness: initial weights, masks (default: 0)")
     parser.add_argument(
         "--randomness",
         choices=("secret", "seeded"),
@@ -63,9 +63,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--waves",
         choices=("fitting", "single"),
-        help="single: one client at a time, as at sites, bitwise like a federation (default: fitting, which is faster)",
+        help="single: one client at a time, bitwise equal to a federation (default: fitting, which is faster)",
     )
-    parser.add_argument("--device", help="the PyTorch device (default: cpu; no other has been tested)")
+    parser.add_argument("--device", help="the PyTorch device (default: cpu, the only one tested)")
     parser.add_argument("--out", type=Path, metavar="DIR", help="directory of the run (default: a new one in runs/)")
     parser.add_argument("--evaluate-every", type=int, metavar="N", help="evaluate every N rounds (default: 1)")
     parser.add_argument("--ledger", type=Path, metavar="FILE", help="a privacy ledger that several runs may share")

@@ -3,9 +3,9 @@
 The experiment file has a table [sweep]: lists of values (all combinations), or lists and ranges with a number of
 trials, which are random, or chosen by the results of earlier ones (sampler = "tpe"). With pruner = "median", one that
 does worse than half of the others is stopped early. Every combination is run with every seed, in a directory of its
-own, and entered in an Optuna study beside them (optuna.db). Finished runs are not repeated: after Ctrl-C, a crash or a
-kill the same command goes on, and gives the same table. Runs are evaluated on one part of the held-out data; only the
-chosen combination is evaluated on the other part. Noise is seeded: a sweep is a simulation. Needs pip install
+own, and entered in an Optuna database beside them (optuna.db). Finished runs are not repeated: after Ctrl-C, a crash or
+a kill the same command resumes the sweep, with the same table. Runs are evaluated on one part of the held-out data;
+only the chosen combination is evaluated on the other part. Noise is seeded: a sweep is a simulation. Needs pip install
 'tacit-fl[sweep]'.
 
 Examples:

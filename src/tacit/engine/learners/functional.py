@@ -65,7 +65,7 @@ def _step(parameters: _ByName, gradients: _ByName, velocity: _ByName | None, des
     """One step in place; a client that has finished does not change, whatever its momentum or decay."""
     finished = None if bool(active.all()) else ~active
     if descent.clip is not None:
-        gradients = _clipped(gradients, descent.clip)
+        gradients = _clip(gradients, descent.clip)
     for name, parameter in parameters.items():
         direction = gradients[name]
         if descent.weight_decay:
@@ -77,7 +77,7 @@ def _step(parameters: _ByName, gradients: _ByName, velocity: _ByName | None, des
         parameter.add_(direction, alpha=-descent.lr)
 
 
-def _clipped(gradients: _ByName, clip: float) -> _ByName:
+def _clip(gradients: _ByName, clip: float) -> _ByName:
     """Every client's gradient, scaled down as a whole to a norm of at most `clip`."""
     norms = torch.stack([g.flatten(1).norm(dim=1) for g in gradients.values()]).norm(dim=0)
     factors = (clip / norms).clamp(max=1)

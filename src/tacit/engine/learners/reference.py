@@ -55,7 +55,7 @@ class ReferenceLearner:
             parameter.data = view
         velocity = [torch.zeros_like(p) for p in self.parameters] if descent.momentum else None
         for step in range(batches.steps):
-            x, y = batches.unpadded(row, step)
+            x, y = batches.batch_of(row, step)
             if len(x) == 0:
                 break
             loss = self.loss.from_mean(self.loss.per_sample(self.model(x), y).mean())

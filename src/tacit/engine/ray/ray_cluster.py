@@ -26,7 +26,7 @@ try:
 except ImportError as missing:
     raise UserError("Expected Ray for workers='ray'. Install it: pip install 'tacit-fl[ray]'.") from missing
 
-__all__ = ["Actor", "RayCluster", "end_actor", "forget_token", "joined", "ray", "ray_cluster", "ray_constants"]
+__all__ = ["Actor", "RayCluster", "end_actor", "forget_token", "join_cluster", "ray", "ray_cluster", "ray_constants"]
 
 Actor = Any  # a handle of Ray's
 REACHABLE = 10.0  # seconds in which the address of a cluster has to accept a connection
@@ -62,7 +62,7 @@ class RayCluster:
         for actor in self._idle:
             end_actor(actor)
         if not self._connected_before:
-            with _own_signals():
+            with _keep_signals():
                 ray.shutdown()
             forget_token()
         if self.folder is not None:
@@ -83,14 +83,14 @@ class RayCluster:
         self._idle.append(actor)
 
 
-def joined(choice: RayChoice) -> RayCluster:
+def join_cluster(choice: RayChoice) -> RayCluster:
     """The cluster that this process is connected to; else that at the address; else a new one on this machine."""
     global _current
     if _current is None:
         if ray.is_initialized():
             _current = RayCluster(connected_before=True)
         elif choice.address is None:
-            _current = _started(choice.count or available_cores())
+            _current = _start(choice.count or available_cores())
         else:
             _connect(choice.address)
             _current = RayCluster()
@@ -100,7 +100,7 @@ def joined(choice: RayChoice) -> RayCluster:
 @contextmanager
 def ray_cluster(choice: RayChoice) -> Iterator[RayCluster]:
     """A cluster for all runs inside this block, with actors that start once."""
-    cluster = joined(choice)
+    cluster = join_cluster(choice)
     try:
         yield cluster
     finally:
@@ -113,7 +113,7 @@ def end_actor(actor: Actor) -> None:
         ray.kill(actor)
 
 
-def _started(cores: int) -> RayCluster:
+def _start(cores: int) -> RayCluster:
     folder = Path(tempfile.mkdtemp(prefix="tacit-ray-", dir="/tmp"))  # sockets need a short path
     own = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32), "RAY_USAGE_STATS_ENABLED": "0"}
     try:
@@ -152,7 +152,7 @@ def _check_reachable(host: str, port: int) -> None:
 
 
 def _token_advice() -> str:
-    """Which token this process shows to a cluster, since a wrong one is reported as a failed connection."""
+    """The token that this process shows: Ray reports a wrong one as a failed connection."""
     mode = os.environ.get("RAY_AUTH_MODE", "unset")
     path = os.environ.get("RAY_AUTH_TOKEN_PATH", str(Path.home() / ".ray" / "auth_token"))
     source = "RAY_AUTH_TOKEN" if "RAY_AUTH_TOKEN" in os.environ else path
@@ -163,12 +163,12 @@ def _token_advice() -> str:
 
 
 def _init(**options: Any) -> None:
-    with _own_signals():
+    with _keep_signals():
         ray.init(log_to_driver=False, configure_logging=False, **options)
 
 
 @contextmanager
-def _own_signals() -> Iterator[None]:
+def _keep_signals() -> Iterator[None]:
     """Keep this process's handler of SIGTERM, which Ray replaces by its own."""
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -8,7 +8,6 @@ with one type of CPU.
 import os
 import pickle
 import sys
-import traceback
 import warnings
 from collections import ChainMap, deque
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,8 +25,17 @@ from torch import Tensor
 from tacit.core.code_digest import code_measurement
 from tacit.core.discovery import FILE_MODULE
 from tacit.core.worker_choice import RayChoice
-from tacit.engine.pool import MAX_DEATHS, WORKER_SLOTS, MakeWorker, answer, check_deaths, keep_memory, run_in_order
-from tacit.engine.ray.ray_cluster import Actor, RayCluster, end_actor, joined, ray
+from tacit.engine.pool import (
+    MAX_DEATHS,
+    WORKER_SLOTS,
+    MakeWorker,
+    answer,
+    check_deaths,
+    failure,
+    keep_memory,
+    run_in_order,
+)
+from tacit.engine.ray.ray_cluster import Actor, RayCluster, end_actor, join_cluster, ray
 from tacit.engine.worker import Job, Trained, TrainJob, Worker
 from tacit.errors import TacitError, WorkerError
 
@@ -40,7 +48,7 @@ Memory = Mapping[str, NDArray[np.generic]]
 
 def open_ray_pool(choice: RayChoice, make_worker: MakeWorker) -> "RayPool":
     """The actors of a cluster, which is started if there is none to join."""
-    cluster = joined(choice)
+    cluster = join_cluster(choice)
     try:
         count = choice.count or cluster.cores
         return RayPool(cluster, make_worker(WORKER_SLOTS * count), count)
@@ -51,7 +59,7 @@ def open_ray_pool(choice: RayChoice, make_worker: MakeWorker) -> "RayPool":
 
 @dataclass(frozen=True)
 class NodeCode:
-    """What the bits of a result depend on, on one machine."""
+    """Software and CPU of one machine, on which the bits of a result depend."""
 
     tacit: str
     torch: str
@@ -68,7 +76,7 @@ class WaveActor:
     """The content of an actor: a worker, built from bytes, and its jobs."""
 
     def prepare(self, packed: Packed, path: Sequence[str]) -> tuple[bool, Any]:
-        """Become the worker of a run, which imports from these folders too; returns what runs here, or the error."""
+        """Become the worker of a run, which imports from these folders too; returns this node's code, or the error."""
         sys.path.extend(folder for folder in path if folder not in sys.path)
         torch.set_num_threads(1)
         keep_memory()
@@ -78,7 +86,7 @@ class WaveActor:
         except TacitError as error:
             return False, error
         except Exception:
-            return False, TacitError(f"A worker could not start:\n{traceback.format_exc()}")
+            return False, failure("A worker could not start.")
 
     def do(self, job: Job, version: int, weights: NDArray[np.generic], memory: Memory) -> tuple[bool, Any]:
         """Do a job with these weights; their version shows whether the actor has them already.
@@ -199,7 +207,7 @@ class RayPool:
         if not ready:
             raise WorkerError(
                 f"Expected an actor of the Ray cluster to start within {_TIMEOUT:g} s, but none did. The cluster has "
-                f"{self.cluster.cores} cores: look at them with `ray status`, or ask for fewer workers."
+                f"{self.cluster.cores} cores. See `ray status`, or use fewer workers."
             )
         return first[ready[0]]
 
@@ -217,7 +225,7 @@ class RayPool:
         self.members[self.members.index(member)] = self._start()
 
 
-def _reduced(tensor: Tensor) -> Any:
+def _reduce(tensor: Tensor) -> Any:
     plain = tensor.device.type == "cpu" and tensor.layout == torch.strided and not tensor.requires_grad
     if plain and tensor.numel() * tensor.element_size() >= _LARGE and tensor.dtype != torch.bfloat16:
         return _tensor, (np.ascontiguousarray(tensor.numpy()),)
@@ -225,7 +233,7 @@ def _reduced(tensor: Tensor) -> Any:
 
 
 class _Packer(ray.cloudpickle.CloudPickler):  # type: ignore[misc]
-    dispatch_table = ChainMap({Tensor: _reduced}, ray.cloudpickle.CloudPickler.dispatch_table)  # noqa: RUF012
+    dispatch_table = ChainMap({Tensor: _reduce}, ray.cloudpickle.CloudPickler.dispatch_table)  # noqa: RUF012
 
 
 def pack(worker: Worker) -> Packed:
@@ -263,17 +271,17 @@ def _tensor(array: NDArray[np.generic]) -> Tensor:
         return torch.from_numpy(array)
 
 
-def check_node(found: NodeCode) -> None:
+def check_node(node: NodeCode) -> None:
     """Raise `WorkerError` for a machine with other code; warn of another type of CPU."""
     here = NodeCode.here()
-    if (found.tacit, found.torch) != (here.tacit, here.torch):
+    if (node.tacit, node.torch) != (here.tacit, here.torch):
         raise WorkerError(
             f"Expected every machine of the Ray cluster to have this Tacit ({here.tacit}) and PyTorch {here.torch}, "
-            f"but one has Tacit {found.tacit} and PyTorch {found.torch}. Install the same versions on all of them."
+            f"but one has Tacit {node.tacit} and PyTorch {node.torch}. Install the same versions on all of them."
         )
-    if found.cpu != here.cpu:
+    if node.cpu != here.cpu:
         warnings.warn(
-            f"A machine of the Ray cluster computes with {found.cpu} and this one with {here.cpu}: the last digits of "
+            f"A machine of the Ray cluster computes with {node.cpu} and this one with {here.cpu}: the last digits of "
             "results depend on which machine trains which clients.",
             stacklevel=2,
         )

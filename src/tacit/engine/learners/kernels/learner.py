@@ -72,7 +72,7 @@ class KernelLearner:
         if batches.constant:
             self._constant_batch(layers, batches, first_trained=builder.first_trained)
         else:
-            self._changing_batches(layers, batches)
+            self._train_on_batches(layers, batches)
         blocks = []
         for traced, layer in zip(self.chain, layers, strict=True):  # a block of a bias that does not exist is empty
             spans = map(self.layout.span, traced.parameters)
@@ -101,7 +101,7 @@ class KernelLearner:
         x, y = batches.x(begin, end), batches.y(begin, end)
         return x.flatten(2) if self.flattens else x, y
 
-    def _changing_batches(self, layers: list[Layer], batches: Batches) -> None:
+    def _train_on_batches(self, layers: list[Layer], batches: Batches) -> None:
         """Each step has its own samples; a first layer that uses windows receives those of several steps together."""
         first = layers[0] if isinstance(layers[0], WindowLinear) else None
         window = 1 if first is None else WINDOW
@@ -188,14 +188,14 @@ class LayerBuilder:
         if traced.kind is nn.Linear:
             linear = LinearWeights(*self._parameters(traced))
             if masks is not None:
-                return self._masked(linear, index, masks)
+                return self._linear_layer(linear, index, masks)
             if self.separate_weights:
                 dense = DenseLinear(linear, self.descent.lr, self.batches.clients, lowest=lowest)
                 return self._with_proximal_steps(dense, traced)
             return self._linear(linear, lowest, index)
         conv = ConvWeights(cast(nn.Conv2d, traced.module), *self._parameters(traced))
         if masks is not None:
-            return self._masked_conv(conv, index, masks)
+            return self._conv_layer(conv, index, masks)
         return self._with_proximal_steps(self._conv(conv, lowest), traced)
 
     def _parameters(self, traced: TracedLayer) -> tuple[Tensor, Tensor | None]:
@@ -225,17 +225,17 @@ class LayerBuilder:
     def _patch_conv(self, weights: ConvWeights) -> PatchConv:
         return PatchConv(weights, self.descent.lr, self.batches.clients, constant=self.batches.constant)
 
-    def _masked(self, weights: LinearWeights, index: int, masks: ChainMask) -> Layer:
+    def _linear_layer(self, weights: LinearWeights, index: int, masks: ChainMask) -> Layer:
         """Broadcast weights with a correction of a block or of single weights, or weights per client if many change."""
         mask, lr, clients = masks.layers[index], self.descent.lr, self.batches.clients
         lowest = index <= masks.first_trained
         if mask.is_dense:
-            return PerClientLinear(_reordered(weights, mask), mask, lr, clients, lowest=lowest)
+            return PerClientLinear(_reorder(weights, mask), mask, lr, clients, lowest=lowest)
         if mask.is_blockwise:
-            return BlockLinear(_reordered(weights, mask), mask, lr, clients, lowest=lowest)
+            return BlockLinear(_reorder(weights, mask), mask, lr, clients, lowest=lowest)
         return ScatteredLinear(weights, mask, lr, clients, lowest=lowest)
 
-    def _masked_conv(self, weights: ConvWeights, index: int, masks: ChainMask) -> Layer:
+    def _conv_layer(self, weights: ConvWeights, index: int, masks: ChainMask) -> Layer:
         """Filters per client; a first layer that changes is computed on patches."""
         mask, lowest = masks.layers[index], index <= masks.first_trained
         if lowest and weights.has_small_patches and not mask.empty:
@@ -243,7 +243,7 @@ class LayerBuilder:
         return MaskedConv(weights, mask, self.descent.lr, self.batches.clients, lowest=lowest)
 
 
-def _reordered(weights: LinearWeights, mask: LayerMask) -> LinearWeights:
+def _reorder(weights: LinearWeights, mask: LayerMask) -> LinearWeights:
     """The broadcast weights with their outputs and inputs in feature order."""
     matrix, bias = weights.matrix, weights.bias
     if mask.output_order is not None:

@@ -50,10 +50,10 @@ class LinearWeights:
 
     @property
     def bias_product(self) -> float:
-        """What the bias adds to an inner product of inputs."""
+        """The bias's part of an inner product of inputs."""
         return 0.0 if self.bias is None else 1.0
 
-    def factored(self, left: Tensor, right: Tensor, gram: Tensor) -> Blocks:
+    def update_blocks(self, left: Tensor, right: Tensor, gram: Tensor) -> Blocks:
         """The update `leftᵀ·right` of the matrix, and that of the bias."""
         factored = FactoredBlock(left, right, gram)
         return [factored] if self.bias is None else [factored, DenseBlock(left.sum(1))]
@@ -81,7 +81,7 @@ class GramLinear:
 
     def blocks(self) -> Blocks:
         assert self.x is not None
-        return self.weights.factored(self.total * -self.lr, self.x, self.gram)
+        return self.weights.update_blocks(self.total * -self.lr, self.x, self.gram)
 
 
 class FactoredLinear:
@@ -120,7 +120,7 @@ class FactoredLinear:
         return below
 
     def blocks(self) -> Blocks:
-        return self.weights.factored(self.g * -self.lr, self.x, self.gram)
+        return self.weights.update_blocks(self.g * -self.lr, self.x, self.gram)
 
 
 class WindowLinear:
@@ -152,7 +152,7 @@ class WindowLinear:
         return out
 
     def backward(self, g: Tensor) -> None:
-        """Record the step; at the end of the window apply all its steps at once."""
+        """Store the step; at the end of the window apply all its steps at once."""
         self.g[:, self.seen : self.seen + g.shape[1]] = g
         self.seen += g.shape[1]
         if self.seen == self.x.shape[1]:

@@ -107,7 +107,7 @@ def _chain(nodes: list[fx.Node], modules: dict[str, nn.Module]) -> Chain | None:
 
 def _layer(node: fx.Node, modules: dict[str, nn.Module]) -> TracedLayer | None:
     if node.op == "call_module":
-        return _traced(str(node.target).removeprefix("0").removeprefix("."), modules[str(node.target)])
+        return _trace(str(node.target).removeprefix("0").removeprefix("."), modules[str(node.target)])
     make = _FUNCTIONS.get(node.target) if node.op in ("call_function", "call_method") else None
     if make is None:
         return None
@@ -115,10 +115,10 @@ def _layer(node: fx.Node, modules: dict[str, nn.Module]) -> TracedLayer | None:
         module = make(*node.args[1:], **node.kwargs)
     except TypeError:  # arguments that the module form does not have
         return None
-    return _traced("", module)
+    return _trace("", module)
 
 
-def _traced(name: str, module: nn.Module) -> TracedLayer | None:
+def _trace(name: str, module: nn.Module) -> TracedLayer | None:
     """A module with this name in the model; None if kernels do not compute it."""
     is_known = _KNOWN.get(type(module), lambda _: False)
     parameters = (f"{name}.{own}" if name else own for own, _ in module.named_parameters(recurse=False))

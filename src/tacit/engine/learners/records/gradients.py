@@ -46,7 +46,7 @@ class RecordGradients(Protocol):
 
     @property
     def bytes(self) -> int:
-        """Their size in memory, in bytes."""
+        """The size in memory, in bytes."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,7 +67,7 @@ class FormedGradients:
 
     def add_sum(self, factors: Tensor, out: Tensor) -> None:
         for own in _blocks(len(factors)):
-            out.add_(_stored(factors[own] @ self.values[own], self.order))
+            out.add_(_to_storage_order(factors[own] @ self.values[own], self.order))
 
     def at(self, coordinates: Tensor) -> "FormedGradients":
         return FormedGradients(self.values[:, _positions(coordinates, self.order)])
@@ -107,7 +107,7 @@ class OuterGradients:
         return FormedGradients(self.g[:, coordinates // inputs] * self.x[:, coordinates % inputs])
 
     def averaged(self, counts: Tensor) -> RecordGradients:
-        return product_gradients(_padded(_parts(self.g, counts), counts), _padded(self.x, counts))
+        return product_gradients(_group_by_person(_parts(self.g, counts), counts), _group_by_person(self.x, counts))
 
     @property
     def bytes(self) -> int:
@@ -136,7 +136,7 @@ class GramGradients:
 
     def add_sum(self, factors: Tensor, out: Tensor) -> None:
         scaled = (self.g.double() * factors.double()[:, None, None]).flatten(0, 1)
-        out.add_(_stored((scaled.T @ self.x.double().flatten(0, 1)).reshape(-1), self.order))
+        out.add_(_to_storage_order((scaled.T @ self.x.double().flatten(0, 1)).reshape(-1), self.order))
 
     def at(self, coordinates: Tensor) -> FormedGradients:
         inputs, wanted = self.x.shape[2], _positions(coordinates, self.order)
@@ -144,7 +144,7 @@ class GramGradients:
         return FormedGradients(columns)
 
     def averaged(self, counts: Tensor) -> RecordGradients:
-        g, x = (_padded(side, counts).flatten(1, 2) for side in (_parts(self.g, counts), self.x))
+        g, x = (_group_by_person(side, counts).flatten(1, 2) for side in (_parts(self.g, counts), self.x))
         return product_gradients(g, x, self.order)
 
     @property
@@ -175,10 +175,10 @@ class LookupGradients:
         """From the lines that every record read, (records, positions), and the gradients there."""
         records, positions = read.shape
         owner = torch.arange(records, device=read.device).repeat_interleave(positions)
-        return cls._added(owner, read.reshape(-1), g.reshape(records * positions, -1), records, lines)
+        return cls._sum_duplicates(owner, read.reshape(-1), g.reshape(records * positions, -1), records, lines)
 
     @classmethod
-    def _added(cls, owner: Tensor, line: Tensor, g: Tensor, records: int, lines: int) -> "LookupGradients":
+    def _sum_duplicates(cls, owner: Tensor, line: Tensor, g: Tensor, records: int, lines: int) -> "LookupGradients":
         """With one value for each owner and line, the sum of those in `g`."""
         unique, inverse = torch.unique(owner * lines + line, return_inverse=True)
         values = g.new_zeros(len(unique), g.shape[-1]).index_add_(0, inverse, g)
@@ -205,7 +205,7 @@ class LookupGradients:
 
     def averaged(self, counts: Tensor) -> "LookupGradients":
         person = _persons(counts)[self.owner]
-        return self._added(person, self.line, self.values / counts[person, None], len(counts), self.lines)
+        return self._sum_duplicates(person, self.line, self.values / counts[person, None], len(counts), self.lines)
 
     @property
     def bytes(self) -> int:
@@ -231,11 +231,11 @@ def _persons(counts: Tensor) -> Tensor:
 
 
 def _parts(values: Tensor, counts: Tensor) -> Tensor:
-    """The values of every record, divided by how many records its person has."""
+    """The values of every record, divided by the number of records of its person."""
     return values / counts[_persons(counts)].view(-1, *(1,) * (values.dim() - 1))
 
 
-def _padded(values: Tensor, counts: Tensor) -> Tensor:
+def _group_by_person(values: Tensor, counts: Tensor) -> Tensor:
     """The values of records as (persons, most records of a person, …), with zeros where a person has fewer."""
     person = _persons(counts)
     place = torch.arange(len(person), device=counts.device) - (counts.cumsum(0) - counts)[person]
@@ -260,7 +260,7 @@ def _blocks(records: int) -> Iterator[slice]:
     return (slice(begin, begin + SUMMED) for begin in range(0, records, SUMMED))
 
 
-def _stored(total: Tensor, order: tuple[int, int, int] | None) -> Tensor:
+def _to_storage_order(total: Tensor, order: tuple[int, int, int] | None) -> Tensor:
     """A sum in the order in which the parameter is stored."""
     return total if order is None else total.view(order).transpose(1, 2).reshape(-1)
 
@@ -269,7 +269,7 @@ def _positions(coordinates: Tensor, order: tuple[int, int, int] | None) -> Tenso
     """Where values in computed order have these coordinates of the stored parameter."""
     if order is None:
         return coordinates
-    return _stored(torch.arange(prod(order), device=coordinates.device), order)[coordinates]
+    return _to_storage_order(torch.arange(prod(order), device=coordinates.device), order)[coordinates]
 
 
 def _bytes(*tensors: Tensor) -> int:

@@ -31,14 +31,14 @@ class _Tracer(fx.Tracer):
         return type(m) in MODULES or super().is_leaf_module(m, module_qualified_name)
 
 
-def traced(model: nn.Module) -> fx.GraphModule | None:
+def trace_model(model: nn.Module) -> fx.GraphModule | None:
     """The operations of a model, with the same modules and parameters; None if they depend on more than shapes."""
     wrapped = nn.Sequential(model)  # so that a model that is a single layer is a leaf of the trace
     try:
         graph = fx.GraphModule(wrapped, _Tracer().trace(wrapped))
     except Exception:  # a forward function may do anything; what cannot be traced is not proved
         return None
-    return graph if all(map(_is_plain, graph.modules())) else None
+    return graph if all(map(_is_plain, graph.modules())) and not _has_global_hooks() else None
 
 
 def treats_records_alone(graph: fx.GraphModule, x: Tensor) -> bool:
@@ -55,16 +55,23 @@ def treats_records_alone(graph: fx.GraphModule, x: Tensor) -> bool:
 
 
 def fresh_copy(model: nn.Module) -> nn.Module:
-    """A copy with the same parameters, and all else its own: what the model keeps of a record goes no further."""
+    """A copy that shares only the parameters: state that the model keeps of a record stays in the copy."""
     return copy.deepcopy(model, {id(parameter): parameter for parameter in model.parameters()})
 
 
 def _is_plain(module: nn.Module) -> bool:
-    """Whether calling a module does nothing but its type's forward function."""
+    """Whether calling a module does nothing but its type's forward function, with the type's own methods."""
     hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-    own = isinstance(module, fx.GraphModule) or "forward" not in vars(module)
+    own = isinstance(module, fx.GraphModule) or not any(callable(getattr(type(module), n, None)) for n in vars(module))
     plain = all(type(p) is nn.Parameter for p in module.parameters(recurse=False))
+    plain = plain and all(type(b) is Tensor for b in module.buffers(recurse=False))
     return own and plain and not any(getattr(module, name) for name in hooks)
+
+
+def _has_global_hooks() -> bool:
+    """Whether every module's call does something else, too."""
+    names = ("_global_forward_hooks", "_global_forward_pre_hooks", "_global_backward_hooks")
+    return any(getattr(nn.modules.module, name) for name in (*names, "_global_backward_pre_hooks"))
 
 
 class _NotProvedError(Exception):
@@ -156,8 +163,8 @@ def _permute(call: Call) -> bool:
     return call.alone and len(dims) == call.rank and dims[0] == 0
 
 
-def _joined(call: Call) -> bool:
-    """Tensors of records, put together along another dimension."""
+def _concatenation(call: Call) -> bool:
+    """Tensors of records, concatenated along another dimension."""
     parts = call.args[0]
     same = len({part.dim() for part in parts}) == 1 and all(id(part) in call.records for part in parts)
     rank = parts[0].dim()
@@ -217,7 +224,7 @@ def _not_first(dim: int, rank: int) -> bool:
 
 def _of(*kinds: type[nn.Module], rank: int | None = None) -> dict[type[nn.Module], Callable[[nn.Module], _Rule]]:
     """Layers that treat records alone if these are in the first of `rank` dimensions; None: of any number."""
-    return dict.fromkeys(kinds, _module(lambda _, found: rank in (None, found)))
+    return dict.fromkeys(kinds, _module(lambda _, ranks: rank in (None, ranks)))
 
 
 class ChannelsLastPool(nn.Module):
@@ -283,7 +290,7 @@ FUNCTIONS: dict[Any, _Rule] = {  # by function, or by the name of a tensor's met
     **dict.fromkeys((torch.transpose, "transpose"), _transpose),
     **dict.fromkeys((torch.permute, "permute"), _permute),
     **dict.fromkeys((torch.reshape, "reshape", "view"), _reshape),
-    **dict.fromkeys((torch.cat, torch.concat, torch.stack), _joined),
+    **dict.fromkeys((torch.cat, torch.concat, torch.stack), _concatenation),
     **dict.fromkeys((torch.matmul, torch.bmm, operator.matmul, "matmul", "bmm"), _product),
     **dict.fromkeys((F.max_pool2d, F.avg_pool2d, F.adaptive_avg_pool2d), _maps),
     **dict.fromkeys((F.max_pool1d, F.avg_pool1d, F.adaptive_avg_pool1d), _sequences),
@@ -360,6 +367,7 @@ class _Proof(fx.Interpreter):
 
     def _call(self, n: fx.Node) -> Call:
         _check(not any(each in self.shapes for each in n.all_input_nodes))
+        _check("out" not in n.kwargs)  # a tensor that would keep records, and count as a constant afterwards
 
         def value(node: fx.Node) -> Any:
             return _SIZE if node in self.sizes else self.env[node]

@@ -27,7 +27,7 @@ MIXED = (
 def check_independent(model: nn.Module, loss: Loss, x: Tensor, y: Tensor) -> None:
     """Raise `ModelError` if the loss of a record, or its gradient, depends on other records, or on earlier ones."""
     own = copy.deepcopy(model).cpu().train()  # there, a record that a model does not accept is an ordinary error
-    x, y = _accepted(own, loss, *different_records(x.cpu(), y.cpu()))
+    x, y = _replace_rejected(own, loss, *different_records(x.cpu(), y.cpu()))
     first, again = (_losses(own, loss, x, y)[0] for _ in range(2))
     if not torch.equal(first.nan_to_num(), again.nan_to_num()):
         raise ModelError(
@@ -63,7 +63,7 @@ def different_records(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     return torch.stack(records), torch.stack([targets[number % 3] for number in range(BATCH_SIZE)])
 
 
-def _accepted(model: nn.Module, loss: Loss, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+def _replace_rejected(model: nn.Module, loss: Loss, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     """The records, with the first in place of those that the model rejects, such as unknown words."""
     accepted = [i if i == 0 or _accepts(model, loss, x[i : i + 1], y[i : i + 1]) else 0 for i in range(len(x))]
     return x[accepted], y[accepted]
@@ -84,9 +84,9 @@ def _losses(model: nn.Module, loss: Loss, x: Tensor, y: Tensor) -> tuple[Tensor,
     return loss.per_sample(outputs, y), 1 + outputs.abs().reshape(len(outputs), -1).amax(1)
 
 
-def _agree(found: Tensor, expected: Tensor, sizes: Tensor) -> bool:
-    same = (found - expected).abs() <= _AGREEMENT[0] * expected.abs() + _AGREEMENT[1] * sizes
-    return bool((same | (found == expected) | ~torch.isfinite(expected)).all())
+def _agree(total: Tensor, expected: Tensor, sizes: Tensor) -> bool:
+    same = (total - expected).abs() <= _AGREEMENT[0] * expected.abs() + _AGREEMENT[1] * sizes
+    return bool((same | (total == expected) | ~torch.isfinite(expected)).all())
 
 
 def _gradients_differ(model: nn.Module, loss: Loss, x: Tensor, y: Tensor) -> bool:

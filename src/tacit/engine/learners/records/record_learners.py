@@ -21,7 +21,8 @@ from tacit.engine.layout import Layout, has_dropout, modules_of
 from tacit.engine.learners.records.gradients import SUMMED, FormedGradients, RecordGradients
 from tacit.engine.learners.records.independence import fresh_copy
 from tacit.engine.learners.records.probe import check_independent
-from tacit.engine.learners.records.ways import PROVED_LOSSES, LayerRules, MappedGradient
+from tacit.engine.learners.records.standardised_records import StandardisedRecords
+from tacit.engine.learners.records.ways import PROVED_LOSSES, LayerRules, MappedGradient, fresh_loss
 from tacit.errors import ModelError
 
 AT_ONCE = 256  # records at most: more of a small model are hardly faster
@@ -43,7 +44,7 @@ class Target:
 
 @dataclass(frozen=True, eq=False)
 class _Job:
-    """What a sum is over."""
+    """The settings of one sum."""
 
     clip: float
     targets: dict[str, Target]
@@ -118,7 +119,7 @@ class BatchedRecords:
         return [(Target(0, length, None), FormedGradients(mean.to(job.dtype)[None]))]
 
     def _at_once(self, x: Tensor, y: Tensor, formed: int) -> int:
-        """How many records are computed at once, each with a gradient of this many bytes beside what its way needs."""
+        """The number of records computed at once, with this many bytes of gradient each beside the way's own memory."""
         if self._memory is None:
             self._memory = max(self.way.memory(x, y), 1)
         return max(1, min(AT_ONCE, WORKING_MEMORY // max(self._memory, formed)))
@@ -195,6 +196,8 @@ class AutoRecords:
         """
         if len(x) == 0:
             return self.reference.clipped_sum(weights, x, y, clip, mask)
+        if StandardisedRecords.fits(self.model, self.loss, mask):
+            return StandardisedRecords(self.model, self.loss).clipped_sum(weights, x, y, clip, counts)
         if self._chosen is None:
             self._chosen = self.choose(x[:1], y[:1])
         return self._chosen.clipped_sum(weights, x, y, clip, mask, counts)
@@ -288,6 +291,6 @@ class ReferenceRecords:
     def _gradient(self, x: Tensor, y: Tensor) -> Tensor:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
-            loss = self.loss.per_sample(fresh_copy(self.model)(x), y).sum()
+            loss = fresh_loss(self.loss).per_sample(fresh_copy(self.model)(x), y).sum()
         gradients = torch.autograd.grad(loss, self.parameters, allow_unused=True, materialize_grads=True)
         return torch.cat([gradient.reshape(-1) for gradient in gradients])

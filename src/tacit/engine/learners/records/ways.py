@@ -32,7 +32,7 @@ from tacit.engine.learners.records.gradients import (
     RecordGradients,
     product_gradients,
 )
-from tacit.engine.learners.records.independence import fresh_copy, traced, treats_records_alone, with_fast_pooling
+from tacit.engine.learners.records.independence import fresh_copy, trace_model, treats_records_alone, with_fast_pooling
 
 PROVED_LOSSES = (CrossEntropy, SequenceCrossEntropy, MeanSquared, BinaryCrossEntropy)
 ByName = Mapping[str, RecordGradients]  # of a layer's own parameters
@@ -141,6 +141,11 @@ def is_loss_proved(loss: Loss, outputs: Tensor, y: Tensor) -> bool:
     return type(loss) in PROVED_LOSSES and outputs.shape == y.shape
 
 
+def fresh_loss(loss: Loss) -> Loss:
+    """A copy of a loss that is not Tacit's own: what it keeps of a record stays in the copy."""
+    return loss if type(loss) in PROVED_LOSSES else copy.deepcopy(loss)
+
+
 class LayerRules:
     """Gradients by the rules of layers.
 
@@ -152,7 +157,7 @@ class LayerRules:
     def __init__(self, model: nn.Module, loss: Loss) -> None:
         self.layout, self.loss = Layout.of(model), loss
         self.model = copy.deepcopy(model).train()
-        graph = traced(self.model)
+        graph = trace_model(self.model)
         self.graph = None if graph is None else with_fast_pooling(graph)
         self.names: dict[nn.Module, dict[str, str]] = {}  # of a layer's trained parameters, by their name in the layer
         for path, module in self.model.named_modules():
@@ -180,7 +185,7 @@ class LayerRules:
         return self.graph is not None and treats_records_alone(self.graph, x)
 
     def load(self, weights: Tensor) -> None:
-        """Use these weights from now on."""
+        """Set the weights."""
         views = self.layout.views(weights)
         for module, names in self.names.items():
             for own, name in names.items():
@@ -208,7 +213,8 @@ class LayerRules:
             return self.loss.per_sample(outputs, y)
         from torch.func import vmap  # takes seconds to import
 
-        return vmap(lambda output, target: self.loss.per_sample(output[None], target[None]).sum())(outputs, y)
+        loss = fresh_loss(self.loss)
+        return vmap(lambda output, target: loss.per_sample(output[None], target[None]).sum())(outputs, y)
 
     def _observe(self, module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor | None:
         """Keep a layer's inputs until the gradient at its outputs is known."""
@@ -263,7 +269,7 @@ class MappedGradient:
         self.layout, self.loss = Layout.of(model), loss
         self.model = copy.deepcopy(model).train()
         self.parameters: dict[str, Tensor] = {}
-        self._call, self._fresh = functional_call, self.model
+        self._call, self._fresh, self._fresh_loss = functional_call, self.model, loss
         self._mapped = vmap(grad(self._loss), in_dims=(None, 0, 0))
 
     def load(self, weights: Tensor) -> None:
@@ -271,7 +277,7 @@ class MappedGradient:
 
     def gradients(self, x: Tensor, y: Tensor, wanted: Collection[str]) -> dict[str, RecordGradients]:
         trained = {name: value for name, value in self.parameters.items() if name in wanted}
-        self._fresh = fresh_copy(self.model)
+        self._fresh, self._fresh_loss = fresh_copy(self.model), fresh_loss(self.loss)
         with sdpa_kernel(SDPBackend.MATH):  # the only form of attention that can be mapped
             gradients = self._mapped(trained, x, y)
         return {name: FormedGradients(value.flatten(1)) for name, value in gradients.items()}
@@ -281,4 +287,4 @@ class MappedGradient:
 
     def _loss(self, trained: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
         outputs = self._call(self._fresh, {**self.parameters, **trained}, (x[None],))
-        return self.loss.per_sample(outputs, y[None]).sum()
+        return self._fresh_loss.per_sample(outputs, y[None]).sum()

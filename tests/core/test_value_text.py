@@ -3,7 +3,7 @@ from dataclasses import dataclass
 import pytest
 
 from tacit import core, pieces
-from tacit.core.record_text import parse, records_of
+from tacit.core.value_text import dataclasses_of, parse
 from tacit.errors import UserError
 
 
@@ -54,10 +54,10 @@ def test_nothing_else_is_an_expression(text: str, words: str) -> None:
 )
 def test_fields_have_the_types_that_they_declare(text: str, words: str) -> None:
     with pytest.raises(UserError, match=words):
-        parse(text, records_of(core, pieces), "a piece")
+        parse(text, dataclasses_of(core, pieces), "a piece")
 
 
 def test_records_are_those_that_packages_export() -> None:
-    records = records_of(core, pieces)
+    records = dataclasses_of(core, pieces)
     assert {"Method", "FixedSize", "Reals", "Compact"} <= records.keys()
     assert "DENSE" not in records

@@ -1,7 +1,7 @@
-"""Parse records in Python's notation without executing the text.
+"""Parse values in Python's notation without executing the text.
 
-Text from a file must not choose the code. It is parsed, not evaluated: the only calls allowed are to records that the
-caller permits, with such calls or literals as arguments.
+Text from a file must not choose the code. It is parsed, not evaluated: the only calls allowed are to dataclasses
+that the caller permits, with such calls or literals as arguments.
 """
 
 import ast
@@ -16,11 +16,11 @@ from tacit.errors import UserError
 MAX_TEXT_BYTES = 1 << 16  # characters
 
 
-def parse(text: str, records: Mapping[str, type], what: str) -> object:
-    """The value of an expression; `what` names it in error messages.
+def parse(text: str, classes: Mapping[str, type], what: str) -> object:
+    """Return the value of an expression; `what` names it in error messages.
 
     Raises:
-        UserError: the text is no such expression.
+        UserError: the text is not such an expression.
 
     Example:
         >>> from tacit.core import Budget
@@ -33,20 +33,20 @@ def parse(text: str, records: Mapping[str, type], what: str) -> object:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # such as those of invalid escapes
             tree = ast.parse(text, mode="eval").body
-        return _value(tree, records)
+        return _value(tree, classes)
     except UserError:
         raise
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise UserError(f"Expected the text of {what}, got something else.") from error
 
 
-def records_of(*packages: ModuleType) -> Mapping[str, type]:
-    """The records that packages export, by name."""
-    return _Records({name: package for package in packages for name in package.__all__})
+def dataclasses_of(*packages: ModuleType) -> Mapping[str, type]:
+    """Return the dataclasses that packages export, by name."""
+    return _Dataclasses({name: package for package in packages for name in package.__all__})
 
 
-class _Records(Mapping[str, type]):
-    """The records among public names, looked up on demand."""
+class _Dataclasses(Mapping[str, type]):
+    """The dataclasses among public names, looked up on demand."""
 
     def __init__(self, places: Mapping[str, ModuleType]) -> None:
         self._places = places
@@ -64,15 +64,15 @@ class _Records(Mapping[str, type]):
         return sum(1 for _ in self)
 
 
-def _value(node: ast.expr, records: Mapping[str, type]) -> object:
+def _value(node: ast.expr, classes: Mapping[str, type]) -> object:
     match node:
         case ast.Call(func=ast.Name(id=name), args=args, keywords=keywords):
-            kwargs = {keyword.arg: _value(keyword.value, records) for keyword in keywords if keyword.arg}
+            kwargs = {keyword.arg: _value(keyword.value, classes) for keyword in keywords if keyword.arg}
             if len(kwargs) != len(keywords):
                 raise UserError("Expected named arguments in a method's text, got **.")
-            return build_piece(choose(records, name, "a public record"), [_value(arg, records) for arg in args], kwargs)
+            return build_piece(choose(classes, name, "a public class"), [_value(arg, classes) for arg in args], kwargs)
         case ast.Tuple(elts=parts):
-            return tuple(_value(part, records) for part in parts)
+            return tuple(_value(part, classes) for part in parts)
         case ast.Name(id="inf"):
             return float("inf")
         case ast.Constant(value=None | bool() | int() | float() | str()):
@@ -80,4 +80,4 @@ def _value(node: ast.expr, records: Mapping[str, type]) -> object:
         case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as number)):
             return -number
     excerpt = ast.unparse(node.func if isinstance(node, ast.Call) else node)[:80]
-    raise UserError(f'Expected records and plain values in the text, got "{excerpt}".')
+    raise UserError(f'Expected public classes and literals in the text, got "{excerpt}".')
