@@ -2,10 +2,11 @@
 
     python benchmarks/federation.py                a server and eight sites on this machine, W1's model, SecureSum
     python benchmarks/federation.py --large 100    messages of 100 MB to five sites, and back
+    python benchmarks/federation.py --transport    the transport alone, with eight sites, attacks and faults
 
 Seconds per round beside the simulation's, which is measured before and after (the sites train on the same cores), and
 bytes beside the kernel's counters of the server's connections. What they count beyond the bandwidth report is headers
-of TLS, HTTP/2 and NVFLARE, and NVFLARE's heartbeats: `headers` is their size as measured on other messages, by message,
+of TLS, HTTP/2 and frames, and keepalives: `headers` is their size as measured on other messages, by message,
 by byte and by second, and `unexplained` is what remains.
 """
 
@@ -29,9 +30,10 @@ from tacit.data import Samples, Task
 from tacit.engine import Simulation
 from tacit.federation.demonstration import LocalFederation
 from tacit.federation.plan import entry_points
+from tacit.federation.plan.directory import read_server_key
 from tacit.federation.server.server import FederationServer
 from tacit.federation.transport.endpoints import Failure, Handler
-from tacit.federation.transport.nvflare.kits import SERVER_KIT, Participants
+from tacit.federation.transport.kits import ServerKit
 from tacit.federation.transport.relay import SOCKET, RelayTransport
 from tacit.runs.training import follow
 from workloads import mlp
@@ -148,11 +150,11 @@ def measure_rounds(sites: int, rounds: int) -> dict[str, object]:
         site = SITE % entry_points.pin(MODEL, "the model")
         federation = LocalFederation.at(Path(folder), sites, site, PLAN % (rounds, sites))
         before = simulated(federation, sites)
-        with federation.running():
-            port = Participants.load(federation.folder).port
-            transport = CountingTransport(RelayTransport(federation.folder / SERVER_KIT / SOCKET))
+        with federation.run_processes():
+            port = ServerKit(federation.folder).address().port
+            transport = CountingTransport(RelayTransport(ServerKit(federation.folder).private / SOCKET))
             headers = Headers.measure(transport.inner, federation.names, port)
-            server = FederationServer(federation.plan, transport)
+            server = FederationServer(federation.plan, transport, read_server_key(federation.folder))
             first, began = kernel_bytes(port), time.perf_counter()
             *_, run = follow(server.run_spec, source=server)
             last, passed = kernel_bytes(port), time.perf_counter() - began
@@ -190,8 +192,8 @@ def measure_large(megabytes: int, sites: int) -> dict[str, object]:
     with tempfile.TemporaryDirectory(prefix="tacit-") as folder:
         site = SITE % entry_points.pin(MODEL, "the model")
         federation = LocalFederation.at(Path(folder), sites, site, PLAN % (1, sites))
-        with federation.running(opener="federation:open_sizes"):
-            transport = RelayTransport(federation.folder / SERVER_KIT / SOCKET)
+        with federation.run_processes(opener="federation:open_sizes"):
+            transport = RelayTransport(ServerKit(federation.folder).private / SOCKET)
             began = time.perf_counter()
             sent = transport.ask("measure", dict.fromkeys(federation.names, bytes(size)), 600.0)
             between = time.perf_counter()
@@ -215,10 +217,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sites", type=int, help="number of sites (default: 8; of --large: 5)")
     parser.add_argument("--rounds", type=int, default=10, help="number of rounds (default: 10)")
+    parser.add_argument("--transport", action="store_true", help="measure the transport without models")
     parser.add_argument("--large", type=int, metavar="MB", help="measure messages of this size instead")
     args = parser.parse_args(argv)
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(HERE), os.environ.get("PYTHONPATH", "")]))
-    if args.large:
+    if args.transport:
+        import transports  # the tools of the tests: the package federation there, not this file
+
+        print(json.dumps(transports.measure(args.sites or 8), indent=2))
+    elif args.large:
         print(json.dumps(measure_large(args.large, args.sites or 5), indent=2))
     else:
         print(json.dumps(measure_rounds(args.sites or 8, args.rounds), indent=2))

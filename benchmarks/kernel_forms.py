@@ -26,7 +26,7 @@ from tacit import Method, Task
 from tacit.core import ClientKeys, CrossEntropy, Descent, Key, Rows
 from tacit.data import Population
 from tacit.engine import initial_state
-from tacit.engine.batches import plan_batches
+from tacit.engine.batches import make_batches
 from tacit.engine.layout import Layout
 from tacit.engine.learners.kernels import kernel_learner, layer_masks
 from tacit.engine.learners.kernels.conv import LoopConv, MaskedConv
@@ -99,7 +99,7 @@ def wave_of(workload: Workload, mask: Tensor | None) -> Callable[[], Rows]:
     population, everyone = Population.of(list(zip(x, y, strict=True))), torch.arange(workload.clients)
     keys, weights = ClientKeys(Key.from_seed(0)), Layout.of(net).flatten(net)
     descent = Descent(workload.lr, None, workload.epochs, workload.batch_size, 0.0, 0.0, keys, mask=mask)
-    batches = plan_batches(population, everyone, descent, weights.dtype)
+    batches = make_batches(population, everyone, descent, weights.dtype)
     return lambda: kernels.descend(weights, batches, descent, everyone)
 
 
@@ -142,7 +142,7 @@ PER_CLIENT: Simpler = {(LayerMask, "is_dense"): True, (LayerMask, "is_blockwise"
 SCATTERED: Simpler = {(LayerMask, "is_blockwise"): False}
 UNORDERED: Simpler = {(layer_masks, "_with_feature_orders"): lambda _, layers: layers}
 LOOP: Simpler = {(LayerBuilder, "_conv"): _loop}
-MASKED: Simpler = {(LayerBuilder, "_masked_conv"): _masked}
+MASKED: Simpler = {(LayerBuilder, "_conv_layer"): _masked}
 CASES = (
     Case("GramLinear", "DenseLinear", "W3", 128, "all weights", DENSE),
     Case("FactoredLinear", "DenseLinear", "W2", 10, "all weights", DENSE),

@@ -25,6 +25,7 @@ import tacit.api
 from tacit.cli import main as tacit_main
 from tacit.federation.demonstration import demonstration
 from tacit.federation.messages import EVALUATE, REGISTER
+from tacit.federation.plan.directory import read_server_key
 from tacit.federation.server.server import FederationServer
 from tacit.federation.site.service import Site
 from tacit.federation.transport.endpoints import InProcess
@@ -120,7 +121,7 @@ def site_walk(folder: Path) -> Walk:
     sites = {name: Site.open(folder / "homes" / name / "site.toml") for name in federation.names}
     watched = WatchedSite(sites[WATCHED], Walk())
     handlers = {name: site.handle for name, site in sites.items()} | {WATCHED: watched.handle}
-    server = FederationServer(federation.plan, InProcess(handlers))
+    server = FederationServer(federation.plan, InProcess(handlers), read_server_key(folder))
     for run in follow(server.run_spec, source=server):
         watched.round = run.state.round + 1
     assert not server.sites.problems

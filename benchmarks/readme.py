@@ -17,6 +17,7 @@ NAMES = {
     "plain-loop": "plain PyTorch loop",
 }
 SHOWN = ("W1", "W2", "W3")
+ALL = (*SHOWN, "G1", "G2")
 THREAT_MODELS = {"active_server": "active server", "semi_honest": "semi-honest server"}
 SUM_COLUMNS = ("Tacit, seconds", "Flower 1.41, seconds", "CPU time", "client's pads, ms", "server's pads, ms")
 Medians = dict[str, float]
@@ -27,7 +28,7 @@ def rounds_table(record: dict[str, Any]) -> Iterator[str]:
     results = {(r["workload"], r["framework"]): r for r in record["results"]}
     peak, gflop = record.get("peak_gflops"), record.get("gflop", {})
     known = f", {peak:.0f} GFLOP/s in products of matrices, of which the percentages are the share" if peak else ""
-    yield f"CPU: {record['cpu']}, {record['cores']} cores{known}. Measured on {record['date'][:10]}."
+    yield _machine(record, known)
     yield ""
     yield "| " + _row(*(f"{workload}, seconds | MiB" for workload in SHOWN))
     yield "|---" * (1 + 2 * len(SHOWN)) + "|"
@@ -35,6 +36,22 @@ def rounds_table(record: dict[str, Any]) -> Iterator[str]:
         yield _row(
             name, *(_cells(results[w, framework], results[w, "tacit"], gflop.get(w, 0) / (peak or 1)) for w in SHOWN)
         )
+
+
+def _machine(record: dict[str, Any], known: str = "") -> str:
+    return f"CPU: {record['cpu']}, {record['cores']} cores{known}. Measured on {record['date'][:10]}."
+
+
+def few_weights_table(record: dict[str, Any]) -> Iterator[str]:
+    """All workloads: Tacit, the same with FL-TOP, and the plain loop."""
+    seconds = {(r["workload"], r["framework"]): r["seconds"] for r in record["results"]}
+    yield _machine(record)
+    yield ""
+    yield _row("workload", "Tacit, seconds", "FL-TOP at 0.5 % of the weights", "plain PyTorch loop")
+    yield "|---|---|---|---|"
+    for workload in ALL:
+        ours, *others = (seconds[workload, name] for name in ("tacit", "tacit-fl-top", "plain-loop"))
+        yield _row(workload, f"{ours:.3g}", *(f"{other:.3g} ({other / ours:.2f}×)" for other in others))
 
 
 def _cells(result: Medians, ours: Medians, fastest: float) -> str:
@@ -48,6 +65,8 @@ def _cells(result: Medians, ours: Medians, fastest: float) -> str:
 def sums_table(record: dict[str, Any]) -> Iterator[str]:
     """Secure sums compared with Flower, then noise compared with OpenDP."""
     medians = {(r["case"], r["framework"]): r["medians"] for r in record["results"]}
+    yield _machine(record)
+    yield ""
     yield _row("100 clients, 10 drop out", *SUM_COLUMNS)
     yield "|---" * (1 + len(SUM_COLUMNS)) + "|"
     for name, case in record["cases"].items():
@@ -84,6 +103,7 @@ def _row(*cells: str) -> str:
 
 TABLES: dict[str, tuple[str, Callable[[dict[str, Any]], Iterator[str]]]] = {
     "bench": ("latest.json", rounds_table),
+    "few-weights": ("latest.json", few_weights_table),
     "secure-sum": ("secure-sum.json", sums_table),
 }
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from reporting import positive_integer, record, save, table
-from runner import FRAMEWORKS, PATIENCE, Framework, FrameworkError, Result, Settings, another_tree, measure, running
+from runner import FRAMEWORKS, TIMEOUT, Framework, FrameworkError, Result, Settings, another_tree, measure, running
 from workloads import DEFAULT, WORKLOADS
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
@@ -33,7 +33,7 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--warm-ups", type=int, default=2, help="rounds before them (default %(default)s)")
     parser.add_argument("--workers", type=positive_integer, default=2, help="training processes (default %(default)s)")
     parser.add_argument("--minutes", type=float, default=15, help="time limit (default %(default)s)")
-    parser.add_argument("--patience", type=float, default=PATIENCE, help="seconds for one answer (default %(default)s)")
+    parser.add_argument("--timeout", type=float, default=TIMEOUT, help="seconds for one answer (default %(default)s)")
     parser.add_argument("--out", type=Path, default=LATEST, help="file for the results, as JSON")
     parser.add_argument("--json", action="store_true", help="print the results as JSON instead of the table")
     parser.add_argument("--check", action="store_true", help="compare the computed updates, measure nothing")
@@ -110,7 +110,7 @@ def benchmark(args: argparse.Namespace) -> int:
         comparable = [framework for framework in frameworks if framework.comparable]
         agree = [check(name, participants(name, comparable), args.workers) for name in workloads]
         return int(not all(agree))
-    settings = Settings(rounds=args.rounds, warm_ups=args.warm_ups, workers=args.workers, patience=args.patience)
+    settings = Settings(rounds=args.rounds, warm_ups=args.warm_ups, workers=args.workers, timeout=args.timeout)
     results = measure_all(workloads, frameworks, settings, args.minutes)
     measured = record(results, settings)
     save(measured, args.out)

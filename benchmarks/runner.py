@@ -25,7 +25,7 @@ from environments import FLOWER, PFL, PROJECT, Environment, source_of
 from processes import PeakMemory, cpu_seconds, end, memory_mib
 
 SCRIPTS = Path(__file__).resolve().parent / "frameworks"
-PATIENCE = 60.0  # seconds for one answer
+TIMEOUT = 60.0  # seconds for one answer
 POLL = 0.2  # seconds between two looks at whether a silent process still lives
 
 
@@ -91,7 +91,7 @@ class FrameworkProcess:
     framework: Framework
     process: subprocess.Popen[str]
     errors: Path
-    patience: float = PATIENCE
+    timeout: float = TIMEOUT
     lines: "queue.SimpleQueue[str]" = field(default_factory=queue.SimpleQueue)
     listener: threading.Thread | None = None
     versions: dict[str, str] = field(default_factory=dict)
@@ -114,7 +114,7 @@ class FrameworkProcess:
 
     def receive(self, when: str = "in a round") -> dict[str, Any]:
         """The script's next line of JSON."""
-        until = time.monotonic() + self.patience
+        until = time.monotonic() + self.timeout
         while True:
             ended = self.process.poll() is not None  # before looking, because it may have answered before it ended
             try:
@@ -123,7 +123,7 @@ class FrameworkProcess:
                 if ended:
                     raise self._failed(f"ended {when}, with exit status {self.process.returncode}") from None
                 if time.monotonic() > until:
-                    raise self._failed(f"did not answer within {self.patience:g} s {when}, and was ended") from None
+                    raise self._failed(f"did not answer within {self.timeout:g} s {when}, and was ended") from None
                 continue
             if line.startswith("{"):
                 return json.loads(line)
@@ -182,9 +182,9 @@ class FrameworkProcess:
 
 @contextmanager
 def running(
-    framework: Framework, workload: str, workers: int, *options: str, patience: float = PATIENCE
+    framework: Framework, workload: str, workers: int, *options: str, timeout: float = TIMEOUT
 ) -> Iterator[FrameworkProcess]:
-    """A framework that is ready to run rounds, and is stopped afterwards; `patience`: seconds for one answer."""
+    """A framework that is ready to run rounds, and is stopped afterwards; `timeout`: seconds for one answer."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
     if framework.source is not None:
         environment["PYTHONPATH"] = str(framework.source)
@@ -196,7 +196,7 @@ def running(
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=sink, text=True, env=environment,
                 start_new_session=True,
             )  # fmt: skip
-        started = FrameworkProcess(framework, process, errors, patience)
+        started = FrameworkProcess(framework, process, errors, timeout)
         started.listen()
         try:
             started.versions = started.receive("at start")["versions"]
@@ -251,7 +251,7 @@ class Settings:
     rounds: int
     warm_ups: int = 2
     workers: int = 2
-    patience: float = PATIENCE
+    timeout: float = TIMEOUT
     deadline: float = float("inf")  # of the monotonic clock; no round starts after it
 
 
@@ -274,7 +274,7 @@ def measure(workload: str, frameworks: list[Framework], settings: Settings) -> l
         for framework in frameworks:
             try:
                 processes.append(
-                    stack.enter_context(running(framework, workload, settings.workers, patience=settings.patience))
+                    stack.enter_context(running(framework, workload, settings.workers, timeout=settings.timeout))
                 )
             except FrameworkError as error:
                 print(error, file=sys.stderr)

@@ -29,12 +29,12 @@ import busy
 from supervision import Run, Supervisor, lowest_priority, running, say
 
 from tacit.cli import make_parser
-from tacit.cli._console import aligned
+from tacit.cli._console import align
 from tacit.core.serialization import Source, convert, load_toml
 from tacit.errors import TacitError, expect
 from tacit.papers.comparison import Comparison
 from tacit.papers.jobs import Choice, Job, jobs_of
-from tacit.papers.outcomes import saved_row
+from tacit.papers.outcomes import find_row
 from tacit.papers.study import read_study
 from tacit.papers.study_files import results_file
 
@@ -105,7 +105,7 @@ def _study_state(entry: Entry, runs: Path) -> State:
 
 def _seconds(job: Job, saved: Comparison | None) -> dict[int, float]:
     """The seconds of the saved runs of a job's row, by seed; 0: not measured, as of attacks."""
-    row = saved_row(job, saved)
+    row = find_row(job, saved)
     return {trial.seed: trial.values.get("seconds") or 0.0 for trial in row.trials} if row else {}
 
 
@@ -146,7 +146,7 @@ def lines(found: dict[str, Any]) -> Iterator[str]:
     entries = [each for each in found["entries"] if not each["needs"]]
     names, numbers = ("group", "title"), ("done", "left")
     rows = [[*(str(each[name]) for name in (*names, *numbers)), f"{each['hours']:.1f}"] for each in entries]
-    yield from aligned([[*names, *numbers, "hours"], *rows])
+    yield from align([[*names, *numbers, "hours"], *rows])
     waiting = [each for each in found["entries"] if each["needs"]]
     yield from (f"Not yet runnable: {each['title']} (group {each['group']}) needs {each['needs']}." for each in waiting)
     yield from (f"Failed: {each['title']}: {each['problem']}" for each in entries if each["problem"])

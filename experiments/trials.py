@@ -8,7 +8,7 @@ folders beside this file import it with `sys.path`.
 import hashlib
 import json
 import shutil
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean
@@ -16,6 +16,7 @@ from typing import Any
 
 import tacit
 from tacit.core import files
+from tacit.report.intervals import Interval
 from tacit.runs.directory import MANIFEST
 
 Result = Mapping[str, float]
@@ -58,7 +59,7 @@ class TrialFile:
         text = _text(trial)
         if text not in self.found:
             self.found[text] = dict(run())
-            with files.locked(self.path.parent):
+            with files.lock_folder(self.path.parent):
                 self.found.update(_read(self.path))  # what other processes have added
                 files.write(self.path, (json.dumps(self.found, indent=1, sort_keys=True) + "\n").encode())
             if (place := self.place(trial)) is not None:
@@ -84,6 +85,12 @@ def train(method: tacit.Method, task: tacit.Task, seed: int, place: Path | None 
     return tacit.train(
         method, task, seed=seed, workers=1, evaluate_every=method.rounds, out=place, resume=begun, **options
     )
+
+
+def interval(values: Sequence[float]) -> str:
+    """The mean of these values with its 95 % interval."""
+    made = Interval.of(values)
+    return "none" if made is None else made.text()
 
 
 def _read(path: Path) -> dict[str, Result]:

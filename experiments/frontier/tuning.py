@@ -17,10 +17,11 @@ from functools import cache, partial
 from pathlib import Path
 
 import torch
+from torch import nn
 
 import tacit
 from tacit.data import Population
-from tacit.papers.validation import divided
+from tacit.papers.validation import divide
 from tacit.privacy.accountants import Accounting, RdpClassic, default_accountant
 from tacit.privacy.guarantee import Guarantee
 from tacit.privacy.planned_charges import release_of
@@ -73,8 +74,9 @@ class Problem:
         owned = Population.of([task.population[client] for client in range(len(task.population))])
         task = replace(task, clients=owned)  # without the samples of nobody, of which every run would take a digest
         if self.hidden is not None:
-            task = replace(task, model=partial(task.model, hidden=self.hidden))
-        return dict(zip(("validation", "test"), divided(task, self.validation), strict=True))
+            make: Callable[..., nn.Module] = task.model
+            task = replace(task, model=partial(make, hidden=self.hidden))
+        return dict(zip(("validation", "test"), divide(task, self.validation), strict=True))
 
 
 PROBLEMS = {
@@ -197,7 +199,7 @@ def run(
     found = {
         **runs[-1].metrics,
         **epsilons(runs),
-        "noise_multiplier": method.mechanism.noise_multiplier,
+        "noise_multiplier": getattr(method.mechanism, "noise_multiplier"),  # noqa: B009
         "rounds": sum(each.state.round for each in runs),
         "kilobytes_up": sum(each.bytes.up for each in runs) / clients / 1000,
         "kilobytes_down": sum(each.bytes.down for each in runs) / clients / 1000,
@@ -212,8 +214,8 @@ def epsilons(runs: Sequence[tacit.Run]) -> dict[str, float]:
     """The ε of all runs together, by the accountant of the guarantee and by that of the papers."""
     found = []
     for each in runs:
-        method, clients = each.plan.method, len(each.plan.task.population)
-        found += [release_of(method, clients, index, report.turnout) for index, report in enumerate(each.history)]
+        method, clients = each.spec.method, len(each.spec.task.population)
+        found += [release_of(method, clients, index) for index in range(len(each.history))]
     releases = [release for release in found if release is not None]
     assert len(releases) == len(found)
     proved, tight = runs[0].privacy, Accounting.of(default_accountant(*releases), releases).epsilon(DELTA)

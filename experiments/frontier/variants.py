@@ -40,7 +40,7 @@ from tacit.core.state import MASK
 from tacit.data import Population
 from tacit.engine.simulation import initial_state
 from tacit.pieces.codecs import Select, Size
-from tacit.pieces.codecs.select import Vote
+from tacit.pieces.codecs.select import Selection, Vote
 from tacit.pieces.mechanisms.clipping import BOUND
 from tacit.pieces.trainers import Keep
 
@@ -57,6 +57,7 @@ def top_with_other_public(trial: Trial, problem: Problem, task: tacit.Task) -> t
 def top_by_vote(trial: Trial, problem: Problem, task: tacit.Task) -> tacit.Method:
     """FL-TOP whose mask clients vote for in the first round, which is accounted as every other; no public data."""
     made, given = top_with_other_public(trial, problem, task), dict(trial.settings)
+    assert isinstance(made.mechanism, tacit.pieces.DistributedGaussian)
     mechanism = replace(made.mechanism, clip=tacit.pieces.FixedClip(given["bound"] * VOTE_BOUND))
     return replace(made, mechanism=mechanism, codec=Select(Vote(size=Size(ratio=given["ratio"]))))
 
@@ -64,7 +65,7 @@ def top_by_vote(trial: Trial, problem: Problem, task: tacit.Task) -> tacit.Metho
 @cache
 def stroke_patients() -> tuple[Tensor, Tensor]:
     """Public patients of another table: those of the International Stroke Trial, as many of both outcomes."""
-    public = tacit.tasks.make_task("ist", clients=100, public=356, balanced=True).public
+    public: tuple[Tensor, Tensor] | None = tacit.tasks.make_task("ist", clients=100, public=356, balanced=True).public
     assert public is not None
     return public
 
@@ -109,7 +110,7 @@ def public_norm(problem: Problem, task: tacit.Task, seed: int) -> float:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settled:
+class Settled(Selection):
     """The weights that pruning left: those of the initial model that are not zero, and all biases.
 
     `sensitivity`: selecting coordinates lengthens no row.
@@ -148,6 +149,7 @@ def pruned(method: tacit.Method, task: tacit.Task, trial: Trial, place: Path | N
 
     Pruning a released model costs no privacy. All rounds have the noise that ε requires for all of them.
     """
+    assert isinstance(method.trainer, tacit.pieces.Sgd)
     first = max(round(WARM_UP * method.rounds), 1)
     before, after = (None if place is None else place / name for name in ("dense", "pruned"))
     dense = train(replace(method, rounds=first, budget=None, report_delta=DELTA), task, trial.seed, before)
@@ -162,7 +164,7 @@ def pruned(method: tacit.Method, task: tacit.Task, trial: Trial, place: Path | N
         codec=codec,
         trainer=tacit.pieces.Masked(method.trainer),
     )
-    start = partial(dense.plan.simulation.module, weights)
+    start = partial(dense.spec.simulation.module, weights)
     return [dense, train(second, replace(task, model=start), trial.seed + 1000, after)]  # other cohorts, other noise
 
 

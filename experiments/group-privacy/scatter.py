@@ -6,7 +6,7 @@ Three rows of the study `group-privacy/figure-1` are repeated with one seed and 
 are computed again from its state, as every client of the cohort makes them. Crosses are the optima of the two groups.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,13 +15,14 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
+from torch import Tensor
 
 import tacit
-from tacit.core import Messages, SeededKeys, State
+from tacit.core import Messages, SeededKeys, State, Wave
 from tacit.core.server_half import broadcast, client_view
 from tacit.engine.simulation import draw, initial_state, rounds, waves
 from tacit.papers.study import StudyRow, read_study
-from tacit.papers.study_files import packaged_studies, study_files
+from tacit.papers.study_files import studies_folder, study_files
 from tacit.report.style import COLOURS, INK, add_title_and_caption, plain, to_png
 from tacit.tasks.regression import THETA
 
@@ -47,7 +48,7 @@ def released(method: tacit.Method, task: tacit.Task) -> Iterator[Released]:
         state = after
 
 
-def _of_round(method: tacit.Method, task: tacit.Task, state: State, wave_of: object) -> Released:
+def _of_round(method: tacit.Method, task: tacit.Task, state: State, wave_of: Callable[[Tensor], Wave]) -> Released:
     cohort, now = draw(method, len(task.population), SeededKeys(SEED).keys(state.round), state.round)
     view = client_view(method, broadcast(method, state, now), state, now)
     wave = wave_of(cohort)
@@ -62,7 +63,8 @@ def show(panel: Axes, found: list[Released], title: str) -> None:
     for group in (0, 1):
         x, y = models[groups == group].T
         panel.scatter(x, y, s=14, color=COLOURS[group], alpha=0.7, linewidths=0)
-        panel.scatter(*THETA[group].tolist(), marker="x", s=60, color=INK, linewidths=1.2)
+        true_x, true_y = THETA[group].tolist()
+        panel.scatter(true_x, true_y, marker="x", s=60, color=INK, linewidths=1.2)
     panel.set_title(title, size=9, color=INK, loc="left")
     panel.set_xlim(-4, 9)
     panel.set_ylim(-8, 9)
@@ -71,7 +73,7 @@ def show(panel: Axes, found: list[Released], title: str) -> None:
 
 def main() -> None:
     """Draw the panels."""
-    study = read_study(STUDY, study_files(packaged_studies()))
+    study = read_study(STUDY, study_files(studies_folder()))
     chosen: list[StudyRow] = [row for name in ROWS for row in study.rows if row.name == name]
     figure = Figure(figsize=(8, 10.5))
     panels = figure.subplots(len(chosen), 2)

@@ -33,6 +33,7 @@ from torch import nn
 import tacit
 from tacit.data import Population, Samples
 from tacit.pieces.codecs import FixedRandom, Select, Size
+from tacit.privacy.guarantee import Guarantee
 from tacit.tasks.models import digits_mlp
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for the module that all experiments share
@@ -137,6 +138,8 @@ def trained(way: str, case: Case, settings: Settings, part: str, seed: int) -> R
         run = tacit.train(method, replace(task, model=model), seed=seed, workers=1, evaluate_every=method.rounds)
     except tacit.TrainingError:  # it diverged, and predicts nothing
         return {"accuracy": 0.1}
+    assert isinstance(run.privacy, Guarantee)
+    assert run.privacy.epsilon is not None
     return {**run.metrics, "epsilon": run.privacy.epsilon}
 
 

@@ -29,7 +29,7 @@ from trials import TrialFile
 
 EPSILONS, DELTA, SEEDS, VALIDATION = (1.0, 3.0, 8.0), 1e-5, (0, 1, 2), 0.2
 MOST, TESTED = 10_000, 20_000  # patients of an institution, and of the test, of covid-mx
-SETTINGS = {
+SETTINGS: dict[str, dict[str, Mapping[str, tuple[float, ...]]]] = {
     "ist": {
         "together": {"lr": (0.1, 0.5), "rounds": (60, 150)},
         "alone": {"lr": (0.02, 0.1), "epochs": (10, 30)},
