@@ -10,7 +10,11 @@ READY := $(VENV)/.ready
 # The backlog of experiments pauses while a command after this runs. Tests and benchmarks pause it themselves.
 BUSY := $(BIN)/python experiments/busy.py
 # Tests start many interpreters: keep what is compiled.
-TEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q -n auto
+# Neighbouring tests stay in one process, which makes what they share once; one that is done takes over from the other.
+# Scripts of experiments import what is beside them.
+SCRIPTS := experiments:experiments/frontier:experiments/geyer:experiments/records
+# Some wait for processes that they started: half as many processes again as there are cores.
+TEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -q -n $$(( ($$(nproc) * 3 + 1) / 2 )) --dist worksteal
 
 .PHONY: help demo test laws campaign lint catalogue docs wheel coverage bench
 
@@ -36,6 +40,7 @@ lint: $(READY)  ## check style, types and the direction of imports
 	$(BUSY) $(BIN)/ruff check
 	$(BUSY) $(BIN)/ruff format --check
 	$(BUSY) $(BIN)/mypy
+	MYPYPATH=$(SCRIPTS) $(BUSY) $(BIN)/mypy --allow-untyped-calls --implicit-reexport experiments
 	$(BUSY) $(BIN)/lint-imports
 
 catalogue: $(READY)  ## write the catalogue of methods, after a change of their names, arguments or summaries

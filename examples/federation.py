@@ -1,6 +1,6 @@
 """A federation of three sites, each in a process of its own with its own rows, key, policy and ledger.
 
-Here pipes carry the bytes between the server and the sites. Between organisations NVFLARE does, with TLS; the server,
+Here pipes carry the bytes between the server and the sites. Between organisations gRPC does, with TLS; the server,
 the sites and the plan are the same: docs/guides/federation.md.
 
 python examples/federation.py
@@ -18,6 +18,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from tacit.cli import main as tacit
+from tacit.federation.plan.directory import SERVER_KEY, new_identity, read_server_key
 from tacit.federation.plan.plan import read_plan
 from tacit.federation.server.server import FederationServer
 from tacit.federation.site.service import Site
@@ -67,7 +68,7 @@ def command(line: str) -> str:
 
 def enrol(folder: Path) -> None:
     """Each hospital takes its own rows, makes its key, and allows sums of three sites; all have all public keys."""
-    directory = "[sites]\n"
+    directory = f'server = "{new_identity(folder / SERVER_KEY).hex()}"\n\n[sites]\n'
     rows = list(csv.DictReader((HERE / "patients.csv").open()))
     for name in HOSPITALS:
         (folder / name).mkdir()
@@ -105,7 +106,8 @@ def main() -> None:
         for site in sites:
             site.start()
         enrol(folder)
-        server = FederationServer(read_plan(agree(folder)), Pipes({name: ours for name, (ours, _) in ends.items()}))
+        pipes = Pipes({name: ours for name, (ours, _) in ends.items()})
+        server = FederationServer(read_plan(agree(folder)), pipes, read_server_key(folder))
         *_, run = follow(server.run_spec, source=server, out=folder / "run")
         print(f"{run.state.round} rounds with {len(sites)} sites; {run.bytes.up:,} bytes up, {run.bytes.down:,} down")
         print(run.privacy)

@@ -22,7 +22,7 @@ def main() -> None:
             encoding=HERE / "ranges.toml",  # known beforehand, so that no patient's value decides them
             model="logistic",
         )
-        method = tacit.methods.dp_fedsgd(rounds=40, size=40, epsilon=3, delta=1e-4)
+        method = tacit.methods.dp_fedsgd(rounds=40, epsilon=3, delta=1e-4)
         run = tacit.train(method, task, workers=1, out=Path(folder, "run"))
         print({name: round(value, 3) for name, value in run.metrics.items()})
         print(run.privacy)

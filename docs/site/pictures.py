@@ -7,8 +7,8 @@ import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from tacit.privacy.guarantee import detection_limit
 from tacit.report.markup import Html, element
-from tacit.report.run_data import detection_limit
 
 FOLDER = Path(__file__).resolve().parents[1] / "pictures"
 LINE = 19  # between two lines of text
