@@ -26,7 +26,7 @@ except ImportError:
     sys.exit("Expected a system with fcntl, such as Linux or macOS: the backlog makes room for others by its locks.")
 
 import busy
-from supervision import Run, Supervisor, lowest_priority, running, say
+from supervision import LOWEST, Run, Supervisor, lower_priority, running, say
 
 from tacit.cli import make_parser
 from tacit.cli._console import align
@@ -185,6 +185,7 @@ def asked() -> argparse.Namespace:
     parser.add_argument("--group", type=int, nargs="+", default=[], help="only these groups")
     folder = busy.cache() / "backlog"
     parser.add_argument("--runs", type=Path, default=folder, help="folder of checkpoints (default: %(default)s)")
+    parser.add_argument("--nice", type=int, default=LOWEST, help="niceness of what runs (default: %(default)s, lowest)")
     parser.add_argument("--list", type=Path, default=HERE / "backlog.toml", help="another list, in experiments/")
     return parser.parse_args()
 
@@ -200,7 +201,7 @@ def main() -> int:
         print(json.dumps(found, indent=2, ensure_ascii=False) if args.json else "\n".join(lines(found)))
         return 0
     supervisor = Supervisor(runs)
-    lowest_priority()
+    lower_priority(args.nice)
     failed = work(entries, runs, supervisor)
     say(f"{'Stopped: the same command goes on.' if supervisor.signals else 'Done.'} Entries that failed: {failed}.")
     return 128 + supervisor.signals[0] if supervisor.signals else int(failed > 0)

@@ -22,6 +22,7 @@ import busy
 from tacit.runs.directory import ROUNDS
 
 LOCK, LOG = "backlog.lock", "log.txt"
+LOWEST = 19  # niceness
 BETWEEN = 0.2  # seconds between two looks at the lock and at the run
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 PR_SET_PDEATHSIG = 1  # of Linux: a signal for a process when its parent ends, however that ends
@@ -116,9 +117,15 @@ def running() -> str | None:
         os.close(descriptor)
 
 
-def lowest_priority() -> None:
-    """Use the processor and, where there is `ionice`, the disk only when nobody else does; processes inherit it."""
-    os.nice(19)
+def lower_priority(niceness: int) -> None:
+    """Make room for others, at the processor by this much; processes inherit it.
+
+    At 19, the processor and, where there is `ionice`, the disk are used only when nobody else does.
+    """
+    os.nice(niceness)
+    _lower_session()
+    if niceness < LOWEST:
+        return
     if shutil.which("ionice"):
         subprocess.run(["ionice", "-c", "3", "-p", str(os.getpid())], check=False, capture_output=True)
 
@@ -128,8 +135,15 @@ def say(sentence: str) -> None:
     print(sentence, file=sys.stderr, flush=True)
 
 
+def _lower_session() -> None:
+    """Linux may share the processor among sessions first, each with a niceness of its own: give it the process's."""
+    with suppress(OSError):
+        Path("/proc/self/autogroup").write_text(str(os.nice(0)))
+
+
 def _prepare() -> None:
     """In the new process: Ctrl-C interrupts, also if a shell has it ignored; and it ends if this one is killed."""
+    _lower_session()
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -4,15 +4,16 @@
 - `laws` (`make laws`): every law over the whole catalogue.
 - `campaign` (`make campaign`): also the tests marked `campaign`, which take minutes each, and far more random trials.
 
-A law is a test with many parameters that is marked `law`: one property of everything registered. Its part is chosen by
-the test's id and the commit, and is a quarter at least (`PART`), so that a few commits try everything. A test that the
-command line names by its id always runs.
+A law is a test with many parameters that is marked `law`: one property of everything registered. Tests that cost seconds
+each and look at one subject are a law together: `law("audits")`. The part of a law is chosen by the ids of its tests and
+the commit, and is a quarter at least (`PART`), so that a few commits try everything. A test that the command line names
+by its id always runs.
 """
 
 import hashlib
 import subprocess
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Mapping
 from math import ceil
 from pathlib import Path
 from typing import TypeVar
@@ -45,18 +46,23 @@ def head() -> str:
     return found.stdout.strip()
 
 
-def part(ids: Iterable[str], commit: str, share: int = PART) -> set[str]:
-    """The ids of those parameters of laws that this commit tries: of every function some, at least one.
+def part(laws: Mapping[str, str], commit: str, share: int = PART) -> set[str]:
+    """The ids of those tests of laws that this commit tries: of every law some, at least one.
+
+    Args:
+        laws: the law of each test, by the test's id.
+        commit: the commit.
+        share: one of this many is tried.
 
     Example:
-        >>> ids = [f"laws/test_laws.py::test_row[{method}]" for method in range(9)]
-        >>> len(part(ids, "")), part(ids, "a") == part(ids, "b")
+        >>> laws = {f"laws/test_laws.py::test_row[{method}]": "test_row" for method in range(9)}
+        >>> len(part(laws, "")), part(laws, "a") == part(laws, "b")
         (3, False)
     """
-    laws = defaultdict(list)
-    for each in ids:
-        laws[each.partition("[")[0]].append((hashlib.sha256(f"{commit} {each}".encode()).digest(), each))
-    return {each for law in laws.values() for _, each in sorted(law)[: ceil(len(law) / share)]}
+    ranked = defaultdict(list)
+    for each, law in laws.items():
+        ranked[law].append((hashlib.sha256(f"{commit} {each}".encode()).digest(), each))
+    return {each for law in ranked.values() for _, each in sorted(law)[: ceil(len(law) / share)]}
 
 
 def select(items: list[pytest.Item], scale: str, commit: str) -> list[pytest.Item]:
@@ -67,8 +73,14 @@ def select(items: list[pytest.Item], scale: str, commit: str) -> list[pytest.Ite
                 item.add_marker(pytest.mark.skip(reason="minutes: pytest --scale campaign"))
     if scale != "commit":
         return []
-    laws = {item.nodeid for item in items if item.get_closest_marker("law")}
-    left = laws - part(laws, commit)
+    marks = {item.nodeid: item.get_closest_marker("law") for item in items}
+    laws = {each: _law(each, mark) for each, mark in marks.items() if mark}
+    left = laws.keys() - part(laws, commit)
     out = [item for item in items if item.nodeid in left]
     items[:] = [item for item in items if item.nodeid not in left]
     return out
+
+
+def _law(test: str, mark: pytest.Mark) -> str:
+    """The law of a test: the name that its mark gives, or its function."""
+    return str(mark.args[0]) if mark.args else test.partition("[")[0]

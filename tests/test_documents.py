@@ -93,6 +93,7 @@ def test_commands_run(
     assert printed.out.strip()
 
 
+@pytest.mark.law
 @pytest.mark.parametrize("page", SESSIONS)
 def test_commands_that_belong_together_run(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

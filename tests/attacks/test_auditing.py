@@ -87,6 +87,7 @@ CORRECT_ONES = {
 }
 
 
+@pytest.mark.law("audits")
 @pytest.mark.parametrize("name", CORRECT_ONES if AUDITS > 1 else ["poisson"])
 def test_claims_of_correct_methods_are_not_refuted(name: str) -> None:
     audit = prepare_audit(CORRECT_ONES[name], task(), rounds=2)
@@ -95,13 +96,14 @@ def test_claims_of_correct_methods_are_not_refuted(name: str) -> None:
     assert violated <= AUDITS // 20
 
 
-@pytest.mark.law
+@pytest.mark.law("audits")
 @pytest.mark.parametrize("bug", TRIED, ids=[bug.name for bug in TRIED])
 def test_every_planted_bug_is_detected(bug: Bug) -> None:
     audit = audit_of(bug)
     assert audited(audit, claim_of(audit))[0].violated
 
 
+@pytest.mark.law("audits")
 def test_a_variance_that_shows_how_many_delivered_is_detected_by_the_energy() -> None:
     """Priced as before shares had a surplus; one of five is lost, and there are fewer numbers than in the campaign."""
     few = shares_of_deliverers(5.0, 0.2)
@@ -123,6 +125,7 @@ def test_the_published_price_of_sampled_shares_is_that_of_the_planted_bug() -> N
     assert claim_of(audit).amplified == pytest.approx(1.685, abs=0.001)
 
 
+@pytest.mark.law("audits")
 def test_amplification_is_refuted_if_the_variance_shows_who_was_drawn() -> None:
     """Also for zero-out adjacency: with zeros or with its update, the client shows in the variance if it was drawn."""
     audit = audit_of(replace(sampled_dropout_case(), inputs=4000))
@@ -137,7 +140,7 @@ def test_amplification_is_refuted_if_the_variance_shows_who_was_drawn() -> None:
     assert result.violated
 
 
-@pytest.mark.law
+@pytest.mark.law("audits")
 @pytest.mark.parametrize(
     ("case", "clients", "dropouts", "adjacency"),
     [
@@ -196,6 +199,7 @@ def test_a_known_effect_sharpens_the_gaussian_bound_and_a_wrong_one_is_not_used(
     assert wrong == estimated
 
 
+@pytest.mark.law("audits")
 def test_noise_that_two_runs_share_is_reported() -> None:
     bug = next(bug for bug in ALL_BUGS if bug.name == "one byte of the key decides about the noise")
     audit = audit_of(bug)
@@ -263,6 +267,7 @@ def test_the_catalog_has_canaries_of_all_kinds() -> None:
     assert {1.5, 3.0, 9.0, 1e4} <= lengths
 
 
+@pytest.mark.law("audits")
 def test_the_measured_separation_is_that_of_the_mechanism() -> None:
     """Only this test detects a weak adversary: two rounds at noise multiplier 1 separate scores by √2 deviations."""
     audit = prepare_audit(CORRECT, task(), rounds=2)
@@ -290,6 +295,7 @@ def test_scores_that_are_not_normal_get_no_gaussian_bound() -> None:
     assert ScoreGap.of(constant, 0 * constant).epsilon_lower_bound(1e-5) == 100
 
 
+@pytest.mark.law("audits")
 def test_power_is_reported_for_a_tenth_of_the_noise() -> None:
     claim = claim_of(prepare_audit(CORRECT, task()))
     many, few = (AuditEvidence("", "", "", ErrorCounts(0, runs, 0, runs, 0.97), runs=2 * runs) for runs in (300, 60))
@@ -306,6 +312,7 @@ def test_power_is_reported_for_a_tenth_of_the_noise() -> None:
     assert power_of(Claim(None, 1e-5), many) is None
 
 
+@pytest.mark.law("audits")
 def test_a_claim_for_sampled_clients_is_tested_for_a_client_that_is_in_every_cohort() -> None:
     """There the bound for Gaussian noise applies; that cohorts are drawn as declared is tested apart."""
     bug = next(bug for bug in ALL_BUGS if bug.name == "half the noise")
@@ -347,12 +354,14 @@ def test_one_run_detects_skipped_clipping_and_not_a_correct_method() -> None:
     assert result.lower_bounds["one run, Gaussian"] > result.lower_bounds["one run"]
 
 
+@pytest.mark.law("audits")
 def test_audits_are_reproducible() -> None:
     audit = prepare_audit(CORRECT, task(), rounds=1)
     once, again = (audited(audit, claim_of(audit), runs=100)[1] for _ in range(2))
     assert once == again
 
 
+@pytest.mark.law("audits")
 @pytest.mark.parametrize("sampler", [Everyone(), FixedSize(2)])
 def test_a_method_without_noise_gets_a_large_epsilon(sampler: Everyone) -> None:
     """Whatever the sampling: nothing is claimed for it, so the canary is in every cohort."""

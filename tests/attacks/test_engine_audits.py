@@ -67,7 +67,7 @@ def audited(bug: EngineBug, seed: int) -> tuple[AuditResult, AuditEvidence]:
     return AuditResult.of(claim, evidence), evidence
 
 
-@pytest.mark.law
+@pytest.mark.law("audits")
 @pytest.mark.parametrize("bug", [each for each in BUGS if SEEDS > 1 or each.name in FAST], ids=lambda bug: bug.name)
 def test_a_bug_in_the_product_is_detected(bug: EngineBug) -> None:
     found = [audited(bug, seed) for seed in range(SEEDS)]
@@ -99,6 +99,7 @@ def _population_of(audit: Audit, canary: Canary) -> Population:
     return _Game(audit, crowd, sampled=True).population(0)
 
 
+@pytest.mark.law("audits")
 @pytest.mark.parametrize("make", [dp_sgd, dp_fedsgd], ids=lambda make: make.__name__)
 def test_a_correct_method_for_records_is_not_refuted(make: Make) -> None:
     """`tacit audit dp-sgd` once reported ε ≥ 100: an excluded canary of numbers that overflow was 0 · ∞."""

@@ -40,6 +40,7 @@ def test_one_run_as_json(capsys):
     assert document["not_seen"]
 
 
+@pytest.mark.law("audits")
 def test_a_method_without_a_claim_is_audited_too(capsys):
     small = ["--runs", "100", "--rounds", "1", "--set", "cohort=5", "--task-set", "clients=10"]
     assert main(["audit", "fedavg", *small]) == 0
@@ -48,6 +49,7 @@ def test_a_method_without_a_claim_is_audited_too(capsys):
     assert "No privacy is claimed, and the audit found leakage: ε is at least 100." in lines
 
 
+@pytest.mark.law("audits")
 def test_a_violated_claim_is_exit_code_1(capsys, monkeypatch):
     def without_noise(mechanism, total, now):
         return total

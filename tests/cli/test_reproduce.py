@@ -396,6 +396,7 @@ def interrupting(steps, label):
         yield step
 
 
+@pytest.mark.law
 @pytest.mark.parametrize("row", ["K=100 quantile bound", "K=10000 released code"])
 def test_a_row_of_geyer_runs_in_short(row, data_folder, tmp_path, capsys):
     """Only here a study of the package runs from any folder on its real data, with and without a guarantee."""

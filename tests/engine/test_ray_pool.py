@@ -76,6 +76,7 @@ def address(client_port: int) -> Iterator[str]:
     ray_cluster.forget_token()
 
 
+@pytest.mark.law("Ray")
 def test_a_token_of_another_cluster_is_named(address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is left in the home folder: the connection is refused with a sentence, and nothing waits for ever."""
     token = tmp_path / ".ray" / "auth_token"
@@ -94,6 +95,7 @@ def test_an_address_where_nothing_answers() -> None:
         next(rounds(PLAIN, task(), workers="ray:127.0.0.1:1", randomness="seeded"))
 
 
+@pytest.mark.law("Ray")
 def test_a_process_outside_the_cluster_computes_the_same_bits(address: str, client_port: int) -> None:
     """Through Ray's client, whose server starts a process for it and may not listen yet."""
     until(lambda: is_listening(client_port), lambda: "Ray's client server does not listen")
@@ -137,6 +139,7 @@ def final(method: Method, work: Task, workers: int | str) -> Tensor:
     return state.weights
 
 
+@pytest.mark.law("Ray")
 def test_methods_compute_the_bits_of_one_process(workers: str) -> None:
     work = Task(model=zoo.mlp, clients=zoo.population(SIZES[:8]), public=zoo.population([6], seed=3)[0])
     assert len(METHODS) == len(NAMES)
@@ -144,6 +147,7 @@ def test_methods_compute_the_bits_of_one_process(workers: str) -> None:
     assert [name for name in same if not same[name]] == []
 
 
+@pytest.mark.law("Ray")
 @pytest.mark.parametrize("model", [zoo.cnn, zoo.Residual, zoo.Recurrent])
 def test_every_learner_computes_the_bits_of_one_process(model: Any, workers: str) -> None:
     """Also the metrics, and the sums of large models, which travel through shared memory."""
@@ -154,12 +158,14 @@ def test_every_learner_computes_the_bits_of_one_process(model: Any, workers: str
         assert report.clients == actors_report.clients
 
 
+@pytest.mark.law("Ray")
 def test_two_runs_at_a_time(workers: str, address: str) -> None:
     steps = [rounds(PLAIN, task(), seed=5, workers=f"ray:{address}/1", randomness="seeded") for _ in range(2)]
     pairs = zip(*steps, strict=True)
     assert all(torch.equal(one.weights, other.weights) for (one, _), (other, _) in pairs)
 
 
+@pytest.mark.law("Ray")
 def test_an_actor_that_dies_is_replaced_and_its_wave_repeated(workers: str, tmp_path: Path) -> None:
     torch.manual_seed(0)
     work = task(zoo.DiesOnce(tmp_path / "died"))
@@ -182,6 +188,7 @@ class Raises(nn.Module):
         return outputs
 
 
+@pytest.mark.law("Ray")
 @pytest.mark.parametrize("error", [ZeroDivisionError("by nothing"), UserError("Expected a better model.")])
 def test_errors_of_user_code_are_those_of_the_local_pool(error: Exception, workers: str) -> None:
     messages = []
@@ -195,6 +202,7 @@ def test_errors_of_user_code_are_those_of_the_local_pool(error: Exception, worke
     assert str(error) in messages[0][-1]
 
 
+@pytest.mark.law("Ray")
 def test_what_is_sent(workers: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The worker once, and weights once per change: evaluation and the next round use the same."""
     sent: list[Any] = []

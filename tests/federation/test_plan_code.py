@@ -271,6 +271,7 @@ def _run(folder: Path, *line: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(line, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=300)
 
 
+@pytest.mark.law
 @pytest.mark.parametrize("line", [COMMANDS[0], *COMMANDS[3:]], ids=" ".join)
 def test_nothing_in_the_folder_of_a_plan_is_executed(tmp_path: Path, line: list[str]) -> None:
     """Only a process of its own shows what `python -m` finds in the current folder."""

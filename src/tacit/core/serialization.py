@@ -12,7 +12,7 @@ import re
 import tomllib
 import typing
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass, replace
 from pathlib import Path
 from types import NoneType
@@ -201,6 +201,8 @@ def _finite(value: Any) -> Any:
 
 def _unknown_keys(value: Any, kind: Any, path: Steps = ()) -> Iterator[tuple[Steps, Step, list[str]]]:
     """Every unknown key: its place, the key, and the known keys there."""
+    if _shape(type(value)) is None:
+        return
     kind = _arm(value, kind)
     for step, item, inner in _children(value, kind):
         if inner is None:
@@ -229,6 +231,7 @@ def _has_parts(value: Any, kind: Any) -> bool:
     return same and all(value.get(key) == tag for key, tag in _tag(kind).items())
 
 
+@functools.lru_cache(maxsize=1024)
 def _shape(kind: Any) -> type | None:
     """`dict` for a type that is written as a table, `list` for one that is written as a list; None for any other."""
     origin = typing.get_origin(kind) or kind
@@ -244,7 +247,8 @@ def _bare(kind: Any) -> Any:
     return typing.get_args(kind)[0] if typing.get_origin(kind) is Annotated else kind
 
 
-def _arms(kind: Any) -> list[Any]:
+@functools.lru_cache(maxsize=1024)
+def _arms(kind: Any) -> Sequence[Any]:
     return [_bare(arm) for arm in arms(_bare(kind))]
 
 

@@ -198,7 +198,8 @@ def read_study(name: str, files: Files | None = None) -> Study:
     files = study_files() if files is None else files
     file = choose(files, name, "a table or figure")
     table = _read_table(file)
-    rows = tuple(_read_row(files, file, table, position) for position in range(len(table.rows)))
+    expected = _read_expected(file)
+    rows = tuple(_read_row(files, file, table, expected, position) for position in range(len(table.rows)))
     names = [row.name for row in rows]
     check_distinct(names, f"the rows of {file}")
     check_distinct([row.folder for row in rows if row.study == name], f"the rows of {file}")
@@ -212,7 +213,7 @@ def read_study(name: str, files: Files | None = None) -> Study:
         plot=None if table.figure is UNSET else table.figure,
         columns=table.columns,
         stand_in=table.stand_in,
-        rankings=_read_rankings(file, names),
+        rankings=_read_rankings(file, expected, names),
     )
 
 
@@ -224,14 +225,14 @@ def _read_table(file: Path) -> _StudyTable:
     return convert(table, _StudyTable, Source(label=str(file)))
 
 
-def _read_row(files: Files, file: Path, study: _StudyTable, position: int) -> StudyRow:
+def _read_row(files: Files, file: Path, study: _StudyTable, expected: Mapping[str, Any], position: int) -> StudyRow:
     entry = study.rows[position]
     label = f"row {entry.get('name', position + 1)!r} of {file}"
     if "from" in entry:
         return _read_reference(files, file, convert(entry, _ReferenceTable, Source(label=label)), label)
     row = convert(entry, _RowTable, Source(label=label))
     experiment = experiment_of(row, label)
-    paper, source = _read_published(file, row, label)
+    paper, source = _read_published(file, expected, row, label)
     return StudyRow(
         name=row.name,
         study=f"{file.parent.name}/{file.stem}",
@@ -256,7 +257,7 @@ def _read_reference(files: Files, file: Path, given: _ReferenceTable, label: str
     study = _read_table(there)
     defined = {str(row.get("name")): position for position, row in enumerate(study.rows) if "from" not in row}
     position = choose(defined, given.name if given.row is UNSET else given.row, f"row of {label}")
-    return replace(_read_row(files, there, study, position), name=given.name)
+    return replace(_read_row(files, there, study, _read_expected(there), position), name=given.name)
 
 
 def _read_attack(study: _StudyTable, row: _RowTable, label: str) -> AttackConfig | None:
@@ -289,17 +290,19 @@ def _read_expected(file: Path) -> Mapping[str, Any]:
     return studies.get(file.stem, {})
 
 
-def _read_rankings(file: Path, rows: Sequence[str]) -> tuple[Ranking, ...]:
+def _read_rankings(file: Path, expected: Mapping[str, Any], rows: Sequence[str]) -> tuple[Ranking, ...]:
     label = f"{_RANKINGS} of {file.stem} in {file.with_name(EXPECTED)}"
-    rankings = convert(_read_expected(file).get(_RANKINGS, []), tuple[Ranking, ...], Source(label=label))
+    rankings = convert(expected.get(_RANKINGS, []), tuple[Ranking, ...], Source(label=label))
     for ranking in rankings:
         check_known(ranking.rows, rows, f"rows of {label}")
     return rankings
 
 
-def _read_published(file: Path, row: _RowTable, label: str) -> tuple[Mapping[str, Number], str]:
+def _read_published(
+    file: Path, expected: Mapping[str, Any], row: _RowTable, label: str
+) -> tuple[Mapping[str, Number], str]:
     """Read the published numbers of a row, and their place in the paper."""
-    entries = {key: value for key, value in _read_expected(file).items() if key != _RANKINGS}
+    entries = {key: value for key, value in expected.items() if key != _RANKINGS}
     entry = entries.get(row.name) if row.expected is UNSET else choose(entries, row.expected, f"expected of {label}")
     if entry is None:
         return {}, ""
