@@ -20,7 +20,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "law(name): one property of everything registered; a part of it runs for a commit")
+    config.addinivalue_line(
+        "markers", "law(name): one property of everything registered; a part of it runs for a commit"
+    )
     config.addinivalue_line("markers", "campaign: takes minutes; runs with --scale campaign")
     scale.choose(config.option.scale)
     if not hasattr(config.option, "commit"):  # a process that another one starts has its

@@ -4,10 +4,10 @@
 - `laws` (`make laws`): every law over the whole catalogue.
 - `campaign` (`make campaign`): also the tests marked `campaign`, which take minutes each, and far more random trials.
 
-A law is a test with many parameters that is marked `law`: one property of everything registered. Tests that cost seconds
-each and look at one subject are a law together: `law("audits")`. The part of a law is chosen by the ids of its tests and
-the commit, and is a quarter at least (`PART`), so that a few commits try everything. A test that the command line names
-by its id always runs.
+A law is a test with many parameters that is marked `law`: one property of everything registered. Tests that cost
+seconds each and look at one subject are a law together: `law("audits")`. The part of a law is chosen by the ids of its
+tests and the commit, and is a quarter at least (`PART`), so that a few commits try everything. A test that the command
+line names by its id always runs.
 """
 
 import hashlib

@@ -14,6 +14,7 @@ from tacit import cli
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 
 
+@pytest.mark.law("examples")
 @pytest.mark.parametrize(
     ("name", "printed"),
     [("own_model", r"loss 0\.\d+ after a round, 0\.0\d+ after 30"), ("table", r"probability readmitted=1': \[0\.9")],
@@ -29,6 +30,7 @@ def test_the_method_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert "median" in capsys.readouterr().out
 
 
+@pytest.mark.law("examples")
 def test_the_federation_runs() -> None:
     """In an interpreter of its own, because its sites are forked from it."""
     done = subprocess.run([sys.executable, EXAMPLES / "federation.py"], capture_output=True, text=True, check=False)
@@ -37,6 +39,7 @@ def test_the_federation_runs() -> None:
     assert "differential privacy for every record" in done.stdout
 
 
+@pytest.mark.law("examples")
 def test_the_notebook_runs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Its cells in their order, without a kernel; what it printed when it was written is not kept."""
     monkeypatch.chdir(EXAMPLES)

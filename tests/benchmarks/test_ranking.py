@@ -5,6 +5,7 @@ from types import ModuleType
 import pytest
 
 
+@pytest.mark.law("benchmarks")
 @pytest.mark.usefixtures("data_folder")
 def test_every_round_is_timed_with_and_without_the_ranking(
     script: Callable[[str], ModuleType], capsys: pytest.CaptureFixture[str]

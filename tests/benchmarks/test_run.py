@@ -10,6 +10,7 @@ import pytest
 OPTIONS = ("--workloads=tiny", "--workers=1")
 
 
+@pytest.mark.law("benchmarks")
 def test_measurements_are_recorded(
     script: Callable[[str], ModuleType], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -30,6 +31,7 @@ def test_measurements_are_recorded(
     assert record["peak_gflops"] > 0
 
 
+@pytest.mark.law("benchmarks")
 def test_frameworks_compute_the_same(script: Callable[[str], ModuleType], capsys: pytest.CaptureFixture[str]) -> None:
     """Slow, because each framework is a process; only this compares Tacit's update with one that does not use it."""
     frameworks = "--frameworks=plain-loop,tacit,tacit-fl-top"

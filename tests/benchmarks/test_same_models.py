@@ -28,6 +28,7 @@ def test_every_method_is_a_case_and_every_variant_is_of_a_method(script: Callabl
     assert {arguments[0] for arguments in cases.values()} == {*names}
 
 
+@pytest.mark.law("benchmarks")
 def test_this_tree_trains_the_same_models_again(
     script: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -8,6 +8,7 @@ from types import ModuleType
 import pytest
 
 
+@pytest.mark.law("benchmarks")
 def test_measurements_are_recorded(
     script: Callable[[str], ModuleType], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

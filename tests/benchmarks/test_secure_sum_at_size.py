@@ -8,6 +8,7 @@ from types import ModuleType
 import pytest
 
 
+@pytest.mark.law("benchmarks")
 def test_counts_are_those_of_the_formulas(
     script: Callable[[str], ModuleType], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

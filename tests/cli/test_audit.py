@@ -13,6 +13,7 @@ from tacit.pieces.mechanisms import CentralGaussian
 SMALL = ["--task-set", "clients=10", "--rounds", "1", "--set", "noise=1", "cohort=10"]
 
 
+@pytest.mark.law("audits")
 def test_the_lower_bound_is_printed_with_the_claim_and_with_what_could_have_been_missed(capsys):
     assert main(["audit", "geyer", "--runs", "100", *SMALL]) == 0
     lines = capsys.readouterr().out.splitlines()

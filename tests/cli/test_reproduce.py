@@ -368,6 +368,7 @@ tacit.cli.main(sys.argv[1:])
 """
 
 
+@pytest.mark.law("interrupted runs")
 def test_after_a_kill_the_same_command_resumes(whole):
     """Only a real kill, at any moment of a round, leaves files as a crash does."""
     done = subprocess.run([sys.executable, "-c", KILLED, *LINE], capture_output=True)
@@ -375,6 +376,7 @@ def test_after_a_kill_the_same_command_resumes(whole):
     assert_resumed(whole)
 
 
+@pytest.mark.law("interrupted runs")
 def test_after_ctrl_c_the_same_command_resumes(whole, capsys):
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # it may be ignored around us
     try:

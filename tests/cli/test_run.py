@@ -401,6 +401,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
+@pytest.mark.law("interrupted runs")
 @pytest.mark.parametrize("between", [0.0, 3600.0], ids=["with a checkpoint", "before any checkpoint"])
 def test_a_killed_run_is_resumed_with_the_same_result(whole, between):
     """Only this catches worker processes that survive a kill, and rounds that are written but not in a checkpoint."""
@@ -416,6 +417,7 @@ def test_a_killed_run_is_resumed_with_the_same_result(whole, between):
     assert_same(Path("run"), whole)
 
 
+@pytest.mark.law("interrupted runs")
 @pytest.mark.parametrize(
     ("workers", "number", "exit_code"),
     [("1", signal.SIGINT, 130), ("2", signal.SIGINT, 130), ("1", signal.SIGTERM, 143), ("2", signal.SIGTERM, 143)],

@@ -60,6 +60,7 @@ def listening(pids: set[int]) -> Iterator[str]:
                 yield fields[1].partition(":")[0]
 
 
+@pytest.mark.law("Ray")
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 def test_ctrl_c_ends_the_command_and_its_cluster(tmp_path: Path) -> None:
     """The home folder has a token of another version, which neither hinders the cluster nor changes."""

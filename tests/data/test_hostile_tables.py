@@ -81,6 +81,7 @@ def test_a_gzip_bomb_is_refused(tmp_path: Path) -> None:
     assert read_table(usual).rows == 10_000
 
 
+@pytest.mark.law("memory and time")
 @pytest.mark.parametrize("cell", ["1.5", "abc", '"1,5"', "7 %", "2020-01-31"])
 def test_time_grows_with_the_number_of_columns(cell: str) -> None:
     def seconds(count: int) -> float:

@@ -218,6 +218,7 @@ def test_constants_may_be_declared(tmp_path: Path) -> None:
     assert 0.05 < float(found.x[:, 0].max()) <= 0.45
 
 
+@pytest.mark.law("memory and time")
 def test_memory_depends_neither_on_rows_nor_on_clients(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Eight times as many rows, each a client of its own: their places alone would take 280 kB more."""
     monkeypatch.setattr(parquet_population, "BATCH", 1000)

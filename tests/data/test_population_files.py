@@ -189,6 +189,7 @@ for count in map(int, sys.argv[2:]):
 """
 
 
+@pytest.mark.law("memory and time")
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 def test_memory_does_not_grow_with_the_population(tmp_path: Path) -> None:
     """A million clients take as much as a hundred thousand; their samples and indices would take 100 MB."""

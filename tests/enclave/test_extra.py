@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 BLOCKED = "import sys; sys.modules['dcap_qvl'] = None\n"  # as if it were not installed
 FEDERATION = """
 import sys
@@ -47,12 +49,14 @@ def run(method: str, folder: Path) -> str:
     return f"from tacit.cli import main\nassert main({line!r}) == 0\n"
 
 
+@pytest.mark.law("processes of an enclave")
 def test_runs_and_federations_without_an_enclave_import_none(tmp_path: Path) -> None:
     """Takes seconds: only a new interpreter shows what is imported."""
     federation = FEDERATION.format(tests=str(Path(__file__).parents[1]), folder=str(tmp_path))
     python(f"import tacit\n{run('fedavg', tmp_path)}{NO_ENCLAVE}{federation}{NO_ENCLAVE}")
 
 
+@pytest.mark.law("processes of an enclave")
 def test_only_quotes_of_hardware_need_the_library_and_say_what_to_install(tmp_path: Path) -> None:
     """Not even a simulated enclave needs it. Takes seconds: it must be missing before Tacit is imported."""
     said = python(BLOCKED + run("fedavg", tmp_path) + run("esmfl", tmp_path) + QUOTE)

@@ -33,6 +33,7 @@ def drawn(index: int) -> tuple[Messages, SimulatedRound]:
     return messages(rows(index), tuple(cohort.tolist())), current
 
 
+@pytest.mark.law("processes of an enclave")
 def test_a_separate_process_gives_the_result_of_the_simulation_and_its_end_is_clean() -> None:
     """Only here is the enclave a process that `tacit enclave serve` starts: it would catch a broken command line."""
     with closing(SimulatedEnclave(NOISY, UploadFormat(Compact()), POPULATION, SEED)) as enclave:

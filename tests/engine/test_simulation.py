@@ -246,6 +246,7 @@ for count in map(int, sys.argv[1:]):
 """
 
 
+@pytest.mark.law("memory and time")
 def test_memory_does_not_grow_with_the_cohort() -> None:
     """Peak memory of 1000 clients of the McMahan CNN is that of 100: their updates would take 6.6 GB."""
     command = [sys.executable, "-c", MEMORY, "100", "1000"]

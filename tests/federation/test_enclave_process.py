@@ -54,6 +54,7 @@ def configured_by_command(folder: Path, capsys: pytest.CaptureFixture[str], seed
     return read_plan(path, trusted=True)
 
 
+@pytest.mark.law("processes of an enclave")
 def test_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(tmp_path)  # a socket's path is short
     consortium = Consortium.at(tmp_path, 5, methods=["esmfl"], **SITES)

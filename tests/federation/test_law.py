@@ -105,37 +105,36 @@ def test_sites_that_know_persons_end_there_too(tmp_path: Path, name: str) -> Non
 EVERY_CHANNEL = ["plain", "secure-sum/semi_honest", "secure-sum/active_server"]
 
 
-def test_sites_in_processes_of_their_own_end_there_too(tmp_path: Path) -> None:
-    consortiums = {name: Consortium.at(tmp_path / name, 3, methods=[name]) for name in FRESH}
-    with processes_of(*consortiums.values()) as started:
-        for (name, consortium), sites in zip(consortiums.items(), started, strict=True):
-            plan = consortium.plan(name, args=arguments(name, {"cohort": 3}), public="acme:public")
-            consortium.accept(plan)
-            assert torch.equal(played(plan, InProcess(sites)).state.weights, simulated(plan, 3))
+@pytest.mark.law
+@pytest.mark.parametrize("name", FRESH)
+def test_sites_in_processes_of_their_own_end_there_too(tmp_path: Path, name: str) -> None:
+    consortium = Consortium.at(tmp_path, 3, methods=[name])
+    with processes_of(consortium) as sites:
+        plan = consortium.plan(name, args=arguments(name, {"cohort": 3}), public="acme:public")
+        consortium.accept(plan)
+        assert torch.equal(played(plan, InProcess(sites)).state.weights, simulated(plan, 3))
 
 
 @contextmanager
-def processes_of(*consortiums: Consortium) -> Iterator[list[dict[str, Callable[[str, bytes], bytes]]]]:
+def processes_of(consortium: Consortium) -> Iterator[dict[str, Callable[[str, bytes], bytes]]]:
     """Sites in processes of their own, each of which has its file and nothing else of this process."""
     script = str(Path(__file__).with_name("site_process.py"))
-    pairs = [{name: socket.socketpair() for name in each.names} for each in consortiums]
+    pairs = {name: socket.socketpair() for name in consortium.names}
+    descriptors = {name: there.fileno() for name, (_, there) in pairs.items()}
     sites = [
-        f"{there.fileno()}={number}={each.home(name) / 'site.toml'}"
-        for each, own in zip(consortiums, pairs, strict=True)
-        for number, (name, (_, there)) in enumerate(own.items())
+        f"{descriptors[name]}={number}={consortium.home(name) / 'site.toml'}"
+        for number, name in enumerate(consortium.names)
     ]
-    theirs = [there for own in pairs for _, there in own.values()]
-    descriptors = tuple(there.fileno() for there in theirs)
-    with subprocess.Popen([sys.executable, script, *sites], pass_fds=descriptors) as process:
-        for there in theirs:
+    command = [sys.executable, script, *sites]
+    with subprocess.Popen(command, pass_fds=tuple(descriptors.values())) as process:
+        for _, there in pairs.values():
             there.close()
         try:
-            yield [{name: partial(handle, here.makefile("rwb")) for name, (here, _) in own.items()} for own in pairs]
+            yield {name: partial(handle, here.makefile("rwb")) for name, (here, _) in pairs.items()}
         finally:  # or the processes would wait for requests, and this one for them
-            for own in pairs:
-                for here, _ in own.values():
-                    here.shutdown(socket.SHUT_RDWR)
-                    here.close()
+            for here, _ in pairs.values():
+                here.shutdown(socket.SHUT_RDWR)
+                here.close()
         assert process.wait(timeout=60) == 0
 
 

@@ -51,6 +51,7 @@ def test_two_phases(name: str) -> None:
 
 
 @both
+@pytest.mark.law("processes of an enclave")
 def test_with_an_enclave_the_run_is_the_same_with_encrypted_uploads_and_timings(name: str) -> None:
     """Only the order of summation differs.
 

@@ -211,6 +211,7 @@ def test_what_is_done_is_read_from_saved_results(backlog: ModuleType, tree: Path
     assert backlog.state_of(one, tree / "runs").done == 0, "the row is another one now"
 
 
+@pytest.mark.law("interrupted runs")
 def test_all_that_can_be_run_is_run_and_failures_are_reported(start: Any, status: Any) -> None:
     entries = (
         entry("no such row", 1, *row("qiuck")),
@@ -247,6 +248,7 @@ def test_all_that_can_be_run_is_run_and_failures_are_reported(start: Any, status
     assert "The backlog is not running." in text
 
 
+@pytest.mark.law("interrupted runs")
 def test_after_sigterm_a_run_goes_on_with_its_next_round(start: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     one = entry("one", 1, *row("slow", "--trust"))
     first = start(one)
@@ -270,6 +272,7 @@ def test_after_sigterm_a_run_goes_on_with_its_next_round(start: Any, monkeypatch
     assert saved()["slow"] == [{**trial["values"], "seconds": None} for trial in whole["trials"]]
 
 
+@pytest.mark.law("interrupted runs")
 def test_after_kill_9_a_run_goes_on_from_its_checkpoint_and_a_paused_one_stops_at_once(start: Any) -> None:
     one = entry("one", 1, *row("endless", "--trust"))
     first = start(one)
@@ -302,6 +305,7 @@ def is_paused() -> bool:
     return ", paused" in (busy.cache() / "backlog.lock").read_text()
 
 
+@pytest.mark.law("interrupted runs")
 def test_there_is_one_at_a_time_which_pauses_while_somebody_needs_the_machine(start: Any, status: Any) -> None:
     one = entry("one", 1, *row("slow", "--trust"))
     process = start(one)

@@ -105,6 +105,7 @@ def finished(folder: Path) -> int:
     return sum(read_manifest(file.parent).status == "finished" for file in folder.rglob(MANIFEST))
 
 
+@pytest.mark.law("interrupted runs")
 def test_a_sweep_that_was_killed_goes_on_and_gives_the_same_table(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -36,6 +36,7 @@ def summed(channel: Any = CHANNEL, arithmetic: Any = None, **options: Any) -> ta
     return replace(method, channel=channel, mechanism=mechanism)
 
 
+@pytest.mark.law("processes of an enclave")
 @pytest.mark.parametrize("conversation", [False, True])
 def test_records_are_protected_through_the_enclave(conversation: bool) -> None:
     channel = replace(CHANNEL, conversation=conversation)
@@ -56,6 +57,7 @@ def test_the_noise_is_that_of_secure_aggregation() -> None:
     assert enclave.mechanism == sums.mechanism
 
 
+@pytest.mark.law("processes of an enclave")
 def test_the_conversation_gives_the_model_of_the_simulation() -> None:
     runs = [
         tacit.train(summed(replace(CHANNEL, conversation=talks), Reals(), noise=1.0), hospitals(), randomness="seeded")
