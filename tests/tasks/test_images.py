@@ -150,6 +150,7 @@ def test_fashion_has_public_images_only_if_mnist_is_present(tiny_mnist, tmp_path
     assert images._public_digits(10, Key.from_seed(0)) is None
 
 
+@pytest.mark.law("real data")
 def test_fashion_mnist_as_fl_top_splits_it(data_folder):
     task = images.fashion_mnist()
     assert (len(task.population), set(task.population.sizes.tolist())) == (6000, {10})
@@ -192,6 +193,7 @@ def test_cifar_10_takes_the_batches_that_are_present(tiny_cifar, tmp_path):
         images.cifar_10()
 
 
+@pytest.mark.law("real data")
 def test_real_batches_of_cifar_10(data_folder):
     """Only this test decompresses a real batch, which takes seconds: its checksum, shape and classes."""
     x, y = images._load_batch("test_batch.npz")

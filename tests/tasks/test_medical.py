@@ -134,6 +134,7 @@ def assert_nothing_later(name: str, inputs: list[str]) -> None:
     assert not [column for column in inputs if column.startswith(LATER[name])]
 
 
+@pytest.mark.law("real data")
 def test_ist(inputs):
     task = medical.ist()
     assert counts(task) == (463, 56, 15_548, 3_887)
@@ -142,6 +143,7 @@ def test_ist(inputs):
     assert_nothing_later("ist", inputs)
 
 
+@pytest.mark.law("real data")
 def test_the_largest_countries_of_ist(data_folder):
     assert len(medical.ist(by="country").population) == 36
     sizes = medical.ist(by="country", largest=10).population.sizes
@@ -150,6 +152,7 @@ def test_the_largest_countries_of_ist(data_folder):
         medical.ist(by="country", largest=37)
 
 
+@pytest.mark.law("real data")
 def test_gusto(inputs):
     assert counts(medical.gusto()) == (16, 37, 32_664, 8_166)
     assert len(medical.gusto(groups="grps").population) == 121
@@ -157,6 +160,7 @@ def test_gusto(inputs):
     assert_nothing_later("gusto", inputs)
 
 
+@pytest.mark.law("real data")
 def test_support2(inputs):
     task = medical.support2()
     assert counts(task) == (40, 62, 7_284, 1_821)
@@ -164,12 +168,14 @@ def test_support2(inputs):
     assert_nothing_later("support2", inputs)
 
 
+@pytest.mark.law("real data")
 def test_diabetes_130(inputs):
     """Only this test reads a table in which patients have several rows and some stays are excluded."""
     assert counts(medical.diabetes_130()) == (100, 500, 79_596, 19_747)
     assert_nothing_later("diabetes_130", inputs)
 
 
+@pytest.mark.law("real data")
 def test_covid_mx(inputs):
     """Only this test parses the table of a million rows, which has a parser of its own."""
     task = medical.covid_mx()

@@ -48,6 +48,7 @@ def hospital_data(real_data: Path) -> Iterator[None]:
         yield
 
 
+@pytest.mark.law("real data")
 @pytest.mark.parametrize(("by", "train", "rows"), [("hospital", 2206, 11_915), ("zip", 2064, 11_915)])
 def test_hospital_charges(hospital_data, by, train, rows):
     """Only this test reads the real table of payments (27 MB): its columns, ZIP codes and dollar amounts."""

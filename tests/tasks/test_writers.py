@@ -96,6 +96,7 @@ def mnist_data(real_data: Path) -> Iterator[None]:
         yield
 
 
+@pytest.mark.law("real data")
 def test_mnist_writers(mnist_data):
     task = mnist_writers()
     sizes = task.population.sizes
@@ -104,6 +105,7 @@ def test_mnist_writers(mnist_data):
     assert torch.bincount(task.test[1]).tolist() == [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009]
 
 
+@pytest.mark.law("real data")
 def test_mnist_writers_in_two_groups(mnist_data):
     plain, task = (mnist_writers(rotated=rotated) for rotated in (False, True))
     changed = [not torch.equal(plain.population[i][0], task.population[i][0]) for i in range(539)]
