@@ -201,7 +201,7 @@ def _finite(value: Any) -> Any:
 
 def _unknown_keys(value: Any, kind: Any, path: Steps = ()) -> Iterator[tuple[Steps, Step, list[str]]]:
     """Every unknown key: its place, the key, and the known keys there."""
-    if _shape(type(value)) is None:
+    if _form(value) is None:
         return
     kind = _arm(value, kind)
     for step, item, inner in _children(value, kind):
@@ -227,8 +227,14 @@ def _children(value: Any, kind: Any) -> Iterator[tuple[Step, Any, Any]]:
 
 def _has_parts(value: Any, kind: Any) -> bool:
     """Whether a table or list is one of this type, as far as its tag shows."""
-    same = _shape(kind) is not None and _shape(kind) is _shape(type(value))
+    same = _form(value) is not None and _shape(kind) is _form(value)
     return same and all(value.get(key) == tag for key, tag in _tag(kind).items())
+
+
+def _form(value: Any) -> type | None:
+    """`dict` for a table, `list` for a list; None for any other value."""
+    kind: Any = type(value)
+    return _shape(kind)
 
 
 @functools.lru_cache(maxsize=1024)
