@@ -142,7 +142,7 @@ class Audit:
         """One run with or without a canary.
 
         Unless `sampled`, the canary is in every cohort, and the other clients in it are the same in all runs; a record
-        is in every batch.
+        is in every batch, as are all others of its client.
         """
         ids = torch.tensor([0 if canary.first else self.clients])
         absent = self.removes or (self.unit is Unit.CLIENT and canary.absent)
@@ -331,7 +331,7 @@ class _Game:
                     delivering=partial(self._deliver, secret),
                 )
                 after, report = runner.round(state)
-                sent = worker.start(state, Round(index, 1, 1.0, 1, self.audit.shared.child("round", index)))[0]
+                sent = broadcast(method, state, Round(index, 1, 1.0, 1, self.audit.shared.child("round", index)))
         except TacitError:
             return state, _describe_failure(conversation)
         except (RuntimeError, ValueError, IndexError, KeyError, AssertionError):
