@@ -123,7 +123,9 @@ def claiming_methods() -> list[tuple[Method, Unit]]:
 
 
 def _of_most(method: Method) -> Method:
-    """Skellam noise has proofs for Poisson cohorts only."""
+    """Skellam noise has proofs for Poisson cohorts only; for records, cohorts do not matter."""
+    if method.terms.protects_records:
+        return method
     fixed = isinstance(method.sampler, FixedSize) and method.name != "skellam shares"
     return replace(method, sampler=FixedSize(MOST) if fixed else Poisson(MOST))
 
