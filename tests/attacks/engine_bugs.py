@@ -274,7 +274,8 @@ def _clipped_by_broadcast(train: Callable[..., Rows]) -> Callable[..., Rows]:
     """A client clips its records to the bound that the server sends."""
 
     def of(self: RecordGradient, view: View, data: Wave, now: ClientRound) -> Rows:
-        return train(replace(self, clip=float(view.parts[Part.BOUND])), view, data, now)
+        sent = view.parts.get(Part.BOUND)
+        return train(self if sent is None else replace(self, clip=float(sent)), view, data, now)
 
     return of
 

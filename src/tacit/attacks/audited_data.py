@@ -111,19 +111,22 @@ class AuditedModel:
 
 @dataclass(frozen=True, eq=False)
 class AlwaysDrawn(Population):
-    """Clients of whom some have a unit that is in every batch, at least as often as any other.
+    """Clients of whom some have all their units in every batch, each as often as any is drawn.
+
+    A claim about a unit that is in a batch holds whichever others are: with all of them, runs differ by noise only, and
+    what a unit does to others shows most.
 
     Attributes:
-        always: by client, the number of that unit.
+        always: these clients, with the number of their units.
     """
 
     always: Mapping[int, int] = field(default_factory=dict)
 
     def samples_of(self, client: int, units: Tensor) -> tuple[Tensor, Tensor | None]:
-        unit = self.always.get(client)
-        if unit is not None:
+        count = self.always.get(client)
+        if count is not None:
             times = int(units.bincount().max()) if len(units) else 1
-            units = torch.cat([units[units != unit], torch.full((times,), unit)]).sort().values
+            units = torch.arange(count).repeat_interleave(times)
         return Population.samples_of(self, client, units)
 
 
@@ -137,7 +140,7 @@ class CanaryClients:
         copies: how often.
         beside: positions in the pool of what each of these clients owns beside its canary.
         persons: whether a canary is a person.
-        always: whether canaries are in every batch.
+        always: whether all that these clients own is in every batch.
     """
 
     numbers: Tensor
@@ -160,7 +163,7 @@ class CanaryClients:
         offsets = torch.cat([torch.zeros(1, dtype=torch.int64), torch.cat(lengths).cumsum(0)])
         x = torch.cat([pool[0], self.records[0].to(pool[0].dtype)])
         y = torch.cat([pool[1], self.records[1].to(pool[1].dtype)])
-        unit = len(self.beside)
+        units = len(self.beside) + 1
         return AlwaysDrawn(
             x,
             y,
@@ -168,7 +171,7 @@ class CanaryClients:
             offsets,
             persons=self._persons(torch.cat(lengths), front, count) if self.persons else None,
             clients_per_person=int(self.persons),
-            always=dict.fromkeys(self.numbers.tolist(), unit) if self.always else {},
+            always=dict.fromkeys(self.numbers.tolist(), units) if self.always else {},
         )
 
     def _persons(self, sizes: Tensor, front: bool, count: int) -> Tensor:

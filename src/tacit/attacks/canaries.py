@@ -64,8 +64,9 @@ class CanaryCatalog:
         none = torch.zeros(self.rounds, self.state.dim)
         trained = [Canary(name, none, record=record) for name, record in self.records.items()]
         yield from trained
+        dense, sparse = self.first(), self._over_rounds(*list(self._blocks())[1], "same")
         for lie in self.lies:
-            for canary in (self.first(), *trained[:1]):
+            for canary in (dense, sparse, *trained[:1]):
                 yield replace(canary, name=f"{canary.name}, and the server sends {lie.name}", lie=lie)
 
     def variants(self, canary: Canary) -> Iterator[Canary]:

@@ -41,8 +41,7 @@ def lies(key: Key) -> Iterator[Lie]:
     """Broadcasts that leave out, add or change a part."""
     for name, factor in (("weights of zero", 0.0), ("large weights", 1e5), ("weights near overflow", 1e30)):
         yield Lie(name, _change_models(lambda values, factor=factor: values * factor))  # type: ignore[misc]
-    noise = key.child("weights").public_generator()
-    yield Lie("random weights", _change_models(lambda v: torch.randn(v.shape, generator=noise).to(v.dtype)))
+    yield Lie("random weights", _change_models(lambda values: _random(values, key.child("weights"))))
     yield Lie("weights that are not numbers", _change_models(lambda values: values * torch.nan))
     yield Lie("no mask", lambda parts, _: _leave_out(parts, Part.MASK))
     yield Lie("no mask and no values", lambda parts, dim: _whole_model(_leave_out(parts, Part.MASK, Part.VALUES), dim))
@@ -64,6 +63,11 @@ def applies(lie: Lie, method: Method, state: State, now: Round) -> bool:
 
 def _change_models(change: Callable[[Tensor], Tensor]) -> Change:
     return lambda parts, _: {name: change(v) if name in _MODELS else v for name, v in parts.items()}
+
+
+def _random(values: Tensor, key: Key) -> Tensor:
+    """The same numbers in every run, so that runs differ by their canaries only."""
+    return torch.randn(values.shape, generator=key.public_generator()).to(values.dtype)
 
 
 def _leave_out(parts: Parts, *left_out: Part) -> Parts:

@@ -5,7 +5,10 @@
    without it. With the observed noise, this predicts how well each linear test separates them.
 3. *Choose*: runs with and without the most promising canaries are scored by all statistics. The best statistics and
    their thresholds are fixed.
-4. *Test*: all bounds come from further runs, which had no part in any choice.
+4. *Test*: all bounds come from further runs, which had no part in any choice. If they refute the claim, the test is
+   repeated on fresh runs, and what these show is the result.
+
+A lie of the server that clients answer with a message of another length is observed and searched like an honest server.
 """
 
 from collections.abc import Generator, Iterator, Mapping
@@ -17,10 +20,20 @@ import torch
 from numpy.typing import NDArray
 from scipy.stats import poisson
 
-from tacit.attacks.auditing import FAILED, STRUCTURE, SUM_BOUNDS, Audit, Canary, Released, coordinate_effects
+from tacit.attacks.auditing import FAILED, SUM_BOUNDS, Audit, Canary, coordinate_effects
 from tacit.attacks.bounds import ErrorCounts, ScoreGap, mu_of_rates
 from tacit.attacks.canaries import CanaryCatalog
-from tacit.attacks.claims import COUNTS_ALPHA, GAP_ALPHA, AuditEvidence, Claim, choose_threshold, expected_rates
+from tacit.attacks.claims import (
+    COUNTS_ALPHA,
+    GAP_ALPHA,
+    AuditEvidence,
+    AuditResult,
+    Claim,
+    choose_threshold,
+    expected_rates,
+)
+from tacit.attacks.lies import Lie
+from tacit.attacks.recording import Record, Recorder
 from tacit.attacks.sampling import batch_problems, sampler_problems
 from tacit.attacks.statistics import (
     FloatVector,
@@ -52,39 +65,7 @@ _MAX_NUMBERS = 4e7  # in memory at once
 UNSTEADY_KEYS = 6  # over which an effect is averaged, if it differs between keys
 SWEPT = 512  # coordinates tried at once
 STEADY = 1.05  # an effect is steady if it differs between keys by no more than this factor
-Record = Mapping[str, FloatVector]
-
-
-@dataclass
-class Recorder:
-    """Runs an audit and records the releases, in the form of the first run.
-
-    Attributes:
-        audit: what is run.
-        sampled: whether the sampler decides about the canary.
-        sizes: count of numbers in each kind of release.
-    """
-
-    audit: Audit
-    sampled: bool
-    sizes: dict[str, int] = field(default_factory=dict)
-    ignored: frozenset[str] = frozenset()
-
-    def __call__(self, canary: Canary, key: Key, *, included: bool, sampled: bool | None = None) -> Record:
-        drawn = self.sampled if sampled is None else sampled
-        return self._in_form(self.audit.run(canary, key, included=included, sampled=drawn))
-
-    def _in_form(self, released: Released) -> Record:
-        if not self.sizes:
-            self.sizes.update({name: value.numel() for name, value in released.items()})
-        same = {name: value.numel() for name, value in released.items()} == self.sizes
-        record = {STRUCTURE: np.array([0.0 if same else 1.0])}
-        for name, size in self.sizes.items():
-            if name in self.ignored:
-                continue
-            value = released.get(name)
-            record[name] = np.zeros(size) if value is None or value.numel() != size else value.numpy()
-        return record
+Stacks = dict[str, NDArray[np.float64] | NDArray[np.float32]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,6 +132,7 @@ class Search:
         claim: the claim to be tested.
         runs: how many, for observing, choosing and testing; the search itself takes a few hundred more.
         key: of all randomness.
+        lie: of the server in all runs; None: it is honest but for the lies of single canaries.
         evidence: the result, once all `steps` are done.
     """
 
@@ -158,11 +140,13 @@ class Search:
     claim: Claim
     runs: int
     key: Key
+    lie: Lie | None = None
     evidence: AuditEvidence = field(init=False)
 
     def __post_init__(self) -> None:
         expect(self.runs >= MIN_RUNS, f"runs={self.runs} >= {MIN_RUNS}", "Fewer runs cannot prove anything.")
-        self.record = Recorder(self.audit, sampled=self.claim.epsilon is not None and self.claim.amplified is None)
+        sampled = self.claim.epsilon is not None and self.claim.amplified is None
+        self.record = Recorder(self.audit, sampled, self.lie)
         self.tried = 0  # canaries
         self.empty: dict[tuple[Key, bool], Record] = {}
         self.rates = np.array(self.claim.rates or (1.0,) * self.audit.rounds)
@@ -170,21 +154,54 @@ class Search:
     def steps(self) -> Iterator[int]:
         """Run everything, until there is evidence; yields after every run that counts."""
         catalog = self._catalog()
-        self._ignore_repetitions(catalog.first())
-        observed = self._observed_runs()
-        stacks = yield from self._stacks(catalog.first(), observed)
-        effects = self._effects(catalog.first())[0]
-        noises = {name: Noise.of(stack, float(np.abs(effects[name]).max())) for name, stack in stacks.items()}
-        chosen = max(int(self.runs * CHOSEN / 2), 20)
-        candidates, finalists = self._finalists(catalog, noises), list[Scored]()
-        each = max(chosen // len(candidates), MIN_CHOSEN)
-        for number, candidate in enumerate(candidates):
-            finalists += yield from self._compare(candidate, noises, each, number)
-        tested = max((self.runs - observed - 2 * chosen) // 2, 30)
-        evidence = yield from self._test(self._decide(finalists, tested), tested)
+        stacks, noises = yield from self._observe(catalog)
+        best, who = (yield from self._choose(catalog, noises)), self
+        for number, lie in enumerate(self._list_lies_answered(catalog)):
+            other = Search(self.audit, self.claim, self.runs, self.key.child("lie", number), lie)
+            there = other._catalog()
+            _, observed = yield from other._observe(there)
+            second = yield from other._choose(there, observed)
+            self.tried += other.tried
+            if other._promise(second) > who._promise(best):
+                best, who = second, other
+        evidence = yield from who._test(best, "test")
+        if AuditResult.of(self.claim, evidence).violated:  # seldom by chance, and far more seldom twice
+            evidence = yield from who._test(best, "test again")
         noise = self._measured_noise(stacks)
         problems = (*self._describe_repetition(noises), *self._lumps(stacks, noises), *_describe_missing(noise))
-        self.evidence = replace(evidence, premises=(*evidence.premises, *problems), noise=noise, canaries=self.tried)
+        premises = (*self._premises(), *problems)
+        self.evidence = replace(evidence, premises=premises, noise=noise, canaries=self.tried)
+
+    def _observe(self, catalog: CanaryCatalog) -> Generator[int, None, tuple[Stacks, dict[str, Noise]]]:
+        """Runs without a canary, and the noise in them."""
+        self._ignore_repetitions(catalog.first())
+        stacks = yield from self._stacks(catalog.first(), self._observed_runs)
+        effects = self._effects(catalog.first())[0]
+        return stacks, {name: Noise.of(stack, float(np.abs(effects[name]).max())) for name, stack in stacks.items()}
+
+    def _choose(self, catalog: CanaryCatalog, noises: Mapping[str, Noise]) -> Generator[int, None, Scored]:
+        """The best canary and statistic."""
+        candidates, finalists = self._finalists(catalog, noises), list[Scored]()
+        each = max(self._chosen_runs // len(candidates), MIN_CHOSEN)
+        for number, candidate in enumerate(candidates):
+            finalists += yield from self._compare(candidate, noises, each, number)
+        return max(finalists, key=self._promise)
+
+    def _list_lies_answered(self, catalog: CanaryCatalog) -> Iterator[Lie]:
+        """Broadcasts that clients answer with a sum of another length, which needs observations of its own."""
+        for number, lie in enumerate(self.audit.lies):
+            canary, key = replace(catalog.first(), lie=lie), self.key.child("answer", number)
+            total = self.audit.run(canary, key, included=True, sampled=False).get("sum")
+            if total is not None and total.numel() not in (0, self.record.sizes.get("sum")):
+                yield lie
+
+    @property
+    def _chosen_runs(self) -> int:
+        return max(int(self.runs * CHOSEN / 2), 20)
+
+    @property
+    def _tested_runs(self) -> int:
+        return max((self.runs - self._observed_runs - 2 * self._chosen_runs) // 2, 30)
 
     def _measured_noise(self, stacks: Mapping[str, NDArray[Any]]) -> MeasuredNoise | None:
         """The noise of sums of zeros; None: the claim declares none for whole sums, or rounds failed."""
@@ -224,7 +241,7 @@ class Search:
                 return
 
     def _catalog(self) -> CanaryCatalog:
-        hostile = self.audit.records, self.audit.lies
+        hostile = self.audit.records, () if self.lie else self.audit.lies
         catalog = CanaryCatalog(self.audit.state, self.audit.rounds, 1.0, self.key.child("canaries"), *hostile)
         bounds = self.record(catalog.first(), self.key.child("bound"), included=True).get(SUM_BOUNDS)
         usable = [] if bounds is None else [value for value in bounds[:1].tolist() if 0 < value < 1e6]
@@ -244,14 +261,13 @@ class Search:
             else:
                 self.record.ignored |= {name}
 
+    @property
     def _observed_runs(self) -> int:
         numbers = sum(size for name, size in self.record.sizes.items() if name not in self.record.ignored)
         return int(min(max(self.runs * OBSERVED, 36), max(_MAX_NUMBERS / max(numbers, 1), 36)))
 
-    def _stacks(
-        self, canary: Canary, runs: int
-    ) -> Generator[int, None, dict[str, NDArray[np.float64] | NDArray[np.float32]]]:
-        stacks: dict[str, NDArray[np.float64] | NDArray[np.float32]] = {}
+    def _stacks(self, canary: Canary, runs: int) -> Generator[int, None, Stacks]:
+        stacks: Stacks = {}
         for number in range(runs):
             record = self.record(canary, self.key.child("observe", number), included=False)
             for name, value in record.items():
@@ -409,14 +425,11 @@ class Search:
                 yield run
         return scores
 
-    def _decide(self, scored: list[Scored], runs: int) -> Scored:
-        """The statistic with the best expected bound; linear ones have a sharper bound under Gaussian noise."""
-        if self.claim.full_participation or self.claim.epsilon is None:
-            return max(scored, key=lambda each: self._promise(each, runs))
-        return max(scored, key=lambda each: choose_threshold(each.worlds, runs, self.claim)[1])
-
-    def _promise(self, scored: Scored, runs: int) -> float:
-        """The expected lower bound on μ of this many further runs."""
+    def _promise(self, scored: Scored) -> float:
+        """The expected bound of further runs; linear statistics have a sharper one under Gaussian noise."""
+        runs = self._tested_runs
+        if not (self.claim.full_participation or self.claim.epsilon is None):
+            return choose_threshold(scored.worlds, runs, self.claim)[1]
         by_counts = mu_of_rates(*expected_rates(scored.worlds, runs, self.claim))
         if not scored.statistic.linear:
             return FITTED * by_counts
@@ -425,18 +438,18 @@ class Search:
         promised = max(gap.mu_lower_bound, by_counts)
         return promised if scored.statistic.name == SIMPLE else FITTED * promised
 
-    def _test(self, chosen: Scored, runs: int) -> Generator[int, None, AuditEvidence]:
+    def _test(self, chosen: Scored, name: str) -> Generator[int, None, AuditEvidence]:
         """The chosen statistic on fresh runs."""
-        scores = yield from self._scores(chosen.canary, [chosen.statistic], runs, self.key.child("test"))
+        runs, lie = self._tested_runs, "" if self.lie is None else f", and the server sends {self.lie.name}"
+        scores = yield from self._scores(chosen.canary, [chosen.statistic], runs, self.key.child(name))
         included, excluded = scores[:, 0]
         threshold, _ = choose_threshold(chosen.worlds, runs, self.claim)
         return AuditEvidence(
-            canary=chosen.canary.name,
+            canary=f"{chosen.canary.name}{lie}",
             released=chosen.statistic.released,
             statistic=chosen.statistic.name,
             counts=ErrorCounts.at(threshold, included, excluded, 1 - COUNTS_ALPHA),
             gap=ScoreGap.of(included, excluded, 1 - GAP_ALPHA, chosen.moved) if chosen.statistic.linear else None,
-            premises=self._premises(),
             runs=self.runs,
             always_in_cohort=not self.record.sampled,
         )
