@@ -131,7 +131,8 @@ class SecureSum(Channel):
         if now.cohort == 0:
             return {}
         parameters = self.parameters(1, now, tolerated or None)
-        return _overhead(parameters, first=now.index % parameters.rounds == 0)
+        turn = now.index % parameters.rounds
+        return _overhead(parameters, turn if turn in (0, parameters.rounds - 1) else 1)  # all in between are the same
 
     def parameters(self, dim: int, now: Round, tolerated: int | None = None) -> Parameters:
         """The protocol's parameters for this round's cohort.
@@ -254,8 +255,8 @@ def _max_losses(surplus: Surplus | None) -> int | None:
 
 
 @cache
-def _overhead(parameters: Parameters, *, first: bool) -> Mapping[str, Traffic]:
-    sizes = cohort_bytes(parameters, first=first)
+def _overhead(parameters: Parameters, turn: int) -> Mapping[str, Traffic]:
+    sizes = cohort_bytes(parameters, turn)
     payload = packed_size(parameters.dim, parameters.bits) * parameters.cohort
     sizes[Phase.UPLOAD] += Traffic(up=-payload)
     return by_part(sizes)
