@@ -152,7 +152,7 @@ def test_the_set_up_is_done_once_and_a_lost_client_comes_back(honest: PlayedEpoc
     assert {phase for turn, phase in phases if turn >= 0} == {Phase.UPLOAD, Phase.AGREE, Phase.OPEN}
     assert [phases[turn, Phase.UPLOAD] for turn in range(4)] == [4, 5, 4, 5]
     first, later = honest.before[0, 2, Phase.UPLOAD][1], honest.before[1, 2, Phase.UPLOAD][1]
-    assert len(first) > len(later) == 56  # signatures on the sharers come once
+    assert len(first) > len(later) == 40  # signatures on the sharers come once
     assert len(honest.before[1, 5, Phase.UPLOAD][1]) == len(first)  # to client 5 only now
 
 
@@ -298,7 +298,8 @@ def test_a_repeated_request_with_signatures_is_answered_if_they_are_right(honest
     state, _ = honest.before[1, VICTIM, Phase.UPLOAD]
     body = body_of(honest.before[0, VICTIM, Phase.UPLOAD][1])
     plain = answer(state, request(state.session, Phase.UPLOAD, state.expected_binding, b""))
-    assert answer(state, request(state.session, Phase.UPLOAD, state.expected_binding, body))[1][56:] == plain[1][56:]
+    repeated = answer(state, request(state.session, Phase.UPLOAD, state.expected_binding, body))
+    assert body_of(repeated[1]) == body_of(plain[1])
     wrong = request(state.session, Phase.UPLOAD, state.expected_binding, body[:-1] + bytes([body[-1] ^ 1]))
     with pytest.raises(ProtocolError, match="signature does not match"):
         answer(state, wrong)
@@ -487,7 +488,7 @@ def check_replays(epoch: PlayedEpoch, chance: random.Random, honest: list[int], 
     for where, state, frame in chance.sample(seen, min(6, len(seen))):
         other = chance.choice([*(each for _, _, each in chance.sample(seen, min(4, len(seen)))), *old])
         body, phase = body_of(other), Phase(other[5])
-        binding = state.expected_binding if chance.random() < 0.7 else other[24:56]
+        binding = state.expected_binding if chance.random() < 0.7 else other[24:40]
         forged = request(state.session, phase, binding, body, state.client)
         tried += 1
         try:

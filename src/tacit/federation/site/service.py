@@ -199,7 +199,7 @@ class Site:
             plan.leave()
             raise
         if reply.state:
-            plan.store(StoredConversation(session, step, reply.state))
+            plan.store(StoredConversation(session, step, reply.state, reply.lasting))
         return reply.body
 
     # Checks of a request

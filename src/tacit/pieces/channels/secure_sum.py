@@ -61,7 +61,7 @@ class SecureSum(Channel):
         value_range: the largest absolute value in a message without noise; a client that exceeds it drops out.
         conversation: run the protocol with real keys and messages.
         epoch: rounds for which clients set up once, if the whole population takes part in every round. Where cohorts
-            are drawn, every round has a set-up of its own.
+            are drawn, every round has a set-up of its own: whoever holds a client's shares must be there to open them.
 
     Formal guarantees: if at most the given fractions collude and drop out, the server and the colluders together learn
     nothing beyond the sum of the other clients' messages, which are 3 or more; up to 64 clients with certainty, above
@@ -146,7 +146,7 @@ class SecureSum(Channel):
                 "Use larger cohorts."
             )
         parameters = self.parameters_for(now.cohort, dim)
-        if now.cohort == now.population:
+        if now.expected_cohort == now.population:  # between sites, some of them may be absent
             parameters = replace(parameters, rounds=self.epoch)
         if tolerated is None:
             return parameters

@@ -67,8 +67,9 @@ def answer(state: SecaggClientState, request: bytes) -> tuple[SecaggClientState,
     phases = {state.phase, Phase.SHARE} if state.draws and state.phase is Phase.DRAW else {state.phase}
     sizes = secagg_messages.max_sizes(state.session.parameters)
     frame = secagg_messages.unpack(request, max(sizes[phase].down for phase in phases))
-    expected = (Direction.REQUEST, state.session.round, state.client, state.expected_binding)
-    if frame.kind not in phases or (frame.direction, frame.round, frame.client, frame.binding) != expected:
+    expected = (Direction.REQUEST, state.session.round, state.client)
+    addressed = (frame.direction, frame.round, frame.client) == expected and frame.is_bound(state.expected_binding)
+    if frame.kind not in phases or not addressed:
         raise ProtocolError(f"Expected a request to {state.phase.name.lower()} in this round, got another message.")
     reader = Reader(frame.body)
     after, body = _STEPS[frame.kind](state, reader)

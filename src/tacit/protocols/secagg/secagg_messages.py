@@ -5,11 +5,11 @@ set-up, of which each occurs once. The phases of a round follow, for every round
 
 The kind of a frame is its phase, with the highest bit set in replies, and its body is::
 
-    round u32 | client u32 | binding 32s | fields of the phase
+    round u32 | client u32 | binding 16s | fields of the phase
 
 The binding is the session's context until a client knows the roster; then a digest of the roster, of the drawn nonces
 and of the server's commitment to its challenge; and in a round, a digest of that, of the round's place in the epoch,
-and of the round's session. Bodies consist of the tables and sets of
+and of the round's session. A frame contains its first half. Bodies consist of the tables and sets of
 `tacit.wire.packing`. A server does not ask for shares: which of a client's two shares a holder reveals follows from the
 survivors, so a message that asks for both cannot be written. What is revealed about several clients is in their order.
 """
@@ -44,7 +44,8 @@ from tacit.wire.packing import (
     table_size,
 )
 
-_ADDRESS = struct.Struct("<II32s")
+_TAG = 16  # bytes of a binding in a frame; keys and signatures are bound to all of it
+_ADDRESS = struct.Struct(f"<II{_TAG}s")
 PREAMBLE = kit.HEADER + _ADDRESS.size
 _REPLY_BIT = 0x80
 _PAIR = 8  # bytes of two clients' numbers
@@ -80,11 +81,15 @@ class SecaggFrame(ProtocolFrame[Phase]):
     client: int
     binding: bytes
 
+    def is_bound(self, binding: bytes) -> bool:
+        """Whether it belongs to what this binding stands for."""
+        return self.binding == binding[:_TAG]
+
 
 def pack(phase: Phase, direction: Direction, index: int, client: int, binding: bytes, body: bytes) -> bytes:
     """One frame as bytes."""
     kind = phase | _REPLY_BIT if direction is Direction.REPLY else phase
-    return kit.pack_frame(ProtocolId.SECAGG, kind, _ADDRESS.pack(index, client, binding), body)
+    return kit.pack_frame(ProtocolId.SECAGG, kind, _ADDRESS.pack(index, client, binding[:_TAG]), body)
 
 
 def unpack(data: bytes, limit: int) -> SecaggFrame:

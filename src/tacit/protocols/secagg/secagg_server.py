@@ -185,7 +185,7 @@ class _Server:
             return ReplyStatus.MALFORMED
         if frame.kind < phase:
             return ReplyStatus.LATE
-        same = (frame.round, frame.binding) == (self.session.round, binding)
+        same = frame.round == self.session.round and frame.is_bound(binding)
         return ReplyStatus.ACCEPTED if same else ReplyStatus.WRONG_SESSION
 
 
@@ -336,6 +336,11 @@ class Epoch:
         self._misbehaviour, self._sharers, self._confirmed, self._consent = misbehaviour, sharers, confirmed, consent
         self._reached: set[int] = set()  # who has seen the signatures on the sharers
         self._turn = -1
+
+    @property
+    def sharers(self) -> frozenset[int]:
+        """Who pads with each other in every round."""
+        return self._sharers
 
     @property
     def transcript(self) -> Transcript[Phase]:
