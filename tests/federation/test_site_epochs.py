@@ -144,5 +144,6 @@ def test_a_plan_says_how_many_rounds_an_epoch_has(tmp_path: Path) -> None:
 def test_a_site_refuses_an_epoch_that_it_has_not_set_up(eventful: tuple[Hospitals, list[Report]]) -> None:
     """The one that had lost its state has said so, and the server's log says it."""
     here, _ = eventful
-    reasons = [entry["reason"] for entry in read_journal(here.sites["site-3"].journal.path) if entry["event"] == "refused"]
+    entries = read_journal(here.sites["site-3"].journal.path)
+    reasons = [entry["reason"] for entry in entries if entry["event"] == "refused"]
     assert reasons == ["This site has not set up an epoch of secure aggregation, or has lost it."]

@@ -125,7 +125,8 @@ class FederatedSecureSum(FederatedChannel):
 def training_parameters(channel: SecureSum, least: int, like: Messages, now: Round) -> Parameters:
     """The parameters for a sum of such messages, of at least `least` sites, the plan's `min_cohort`."""
     tolerated = None if like.surplus is None else like.surplus.tolerated
-    return _with_min_survivors(least, channel.parameters(like.rows.dim, now, tolerated))
+    bits = channel.message_format.bits_of(like)
+    return _with_min_survivors(least, channel.parameters(like.rows.dim, now, tolerated, bits))
 
 
 def evaluation_parameters(channel: SecureSum, least: int, cohort: int) -> Parameters:

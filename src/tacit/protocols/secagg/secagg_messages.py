@@ -249,7 +249,7 @@ def phase_bytes(p: Parameters, turn: int = 0) -> dict[Phase, Traffic]:
     Example:
         >>> sizes = phase_bytes(Parameters(cohort=100, dim=8316))
         >>> sizes[Phase.UPLOAD].up - 4 * 8316, sum(each.up + each.down for each in sizes.values())
-        (456, 48414)
+        (440, 49774)
     """
     graph = p.graph(p.cohort)
     holders = graph.degree + 1
