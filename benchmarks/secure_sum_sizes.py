@@ -14,7 +14,7 @@ from fractions import Fraction
 
 from tacit.core.state import Traffic
 from tacit.protocols.secagg import Parameters, Phase, cohort_bytes
-from tacit.protocols.secagg.secagg_messages import asked
+from tacit.protocols.secagg.secagg_messages import count_asked
 
 COHORTS = (10, 50, 100, 300, 1000, 3000, 5000)
 HEADER = (
@@ -43,7 +43,7 @@ def rows(dim: int, corrupt: Fraction, dropout: Fraction, epoch: int, bits: int) 
             graph.threshold,
             graph.max_wrong,
             graph.quorum,
-            f"{asked(p, Phase.OPEN, 1 % epoch):,}",
+            f"{count_asked(p, Phase.OPEN, 1 % epoch):,}",
             "2⁻⁴⁰" if graph.distances else "0",
             f"{once:,.0f}",
             f"{up:,.0f}",

@@ -54,7 +54,7 @@ from tacit.protocols.secagg import (
 )
 from tacit.protocols.secagg.pads import Vector
 from tacit.protocols.secagg.secagg_client import _pair_secrets
-from tacit.protocols.secagg.secagg_messages import agreement_statement, asked, certain_shares, pack_signatures
+from tacit.protocols.secagg.secagg_messages import agreement_statement, certain_shares, count_asked, pack_signatures
 from tacit.protocols.secagg.shares import Shared
 from tacit.wire.packing import Reader, pack_subset
 
@@ -321,7 +321,9 @@ def test_all_openings_of_other_rounds_together_do_not_open_a_round(honest: Playe
             assert not seen & set(held)
             seen |= set(held)
     pairs = [honest.before[turn, VICTIM, Phase.UPLOAD][0] for turn in range(4)]
-    secrets = [_pair_secrets(s, s.circle.owned(VICTIM, s.near), s.expected_binding)[j] for s in pairs for j in (2, 4)]
+    secrets = [
+        _pair_secrets(s, s.circle.own_pads(VICTIM, s.near), s.expected_binding)[j] for s in pairs for j in (2, 4)
+    ]
     assert len(set(secrets)) == 8
 
 
@@ -344,7 +346,7 @@ def test_each_pad_has_one_owner_and_each_client_owns_half_of_its_pads() -> None:
         drawn = graph.Circle(tuple(range(count)), p.graph(count), b"order")
         assert drawn.parameters.degree == degree
         near = drawn.neighbourhoods()
-        owned = {j: drawn.owned(j, near[j]) for j in near}
+        owned = {j: drawn.own_pads(j, near[j]) for j in near}
         assert all((j in owned[i]) != (i in owned[j]) for i in near for j in near[i])
         assert {len(each) for each in owned.values()} == {degree // 2, (degree + 1) // 2}
 
@@ -380,7 +382,7 @@ def test_only_the_committee_is_asked_to_agree_and_only_some_to_open(sparse: Play
         by_phase = {phase: {j for t, j, each in sparse.before if (t, each) == (turn, phase)} for phase in Phase}
         assert by_phase[Phase.UPLOAD] == set(range(1, 71))
         assert by_phase[Phase.AGREE] == circle.committee()
-        assert len(by_phase[Phase.OPEN]) == (70 if turn == 2 else asked(p, Phase.OPEN, turn)) > 35
+        assert len(by_phase[Phase.OPEN]) == (70 if turn == 2 else count_asked(p, Phase.OPEN, turn)) > 35
         enough = min(len((circle.neighbours(j) | {j}) & by_phase[Phase.OPEN]) for j in circle.members)
         assert enough >= certain_shares(p, circle) == p.graph(70).threshold + p.graph(70).max_wrong
     assert all(not state.holds for state in sparse.states.values())

@@ -376,7 +376,7 @@ def _unpadded(states: dict[int, SecaggClientState]) -> Vector:
     summed = np.zeros(100_000, np.uint32)
     for j, state in states.items():
         binding = state.expected_binding
-        secrets = secagg_client._pair_secrets(state, state.circle.owned(j, state.near), binding)
+        secrets = secagg_client._pair_secrets(state, state.circle.own_pads(j, state.near), binding)
         summed += np.frombuffer(secagg_client.pad_vector(state, secrets), np.uint32)
         seed = secagg_client._secret(state, shares.Shared.SEED, 0)
         pads.add_pads(summed, [], [pads.own_pad_key(seed, binding, j)])

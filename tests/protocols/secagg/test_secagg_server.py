@@ -25,7 +25,7 @@ from tacit.protocols.secagg import (
     phase_bytes,
     secagg_messages,
 )
-from tacit.protocols.secagg.secagg_messages import Direction, asked
+from tacit.protocols.secagg.secagg_messages import Direction, count_asked
 
 Replies = list[tuple[int, bytes]]
 
@@ -98,7 +98,7 @@ def test_bytes_are_known_in_advance(threat_model: ThreatModel, count: int, dim: 
     for phase, size in phase_bytes(p).items():
         assert set(transcript.up[phase].values()) == {size.up}
         assert set(transcript.down[phase].values()) == {size.down}
-        assert len(transcript.up[phase]) == asked(p, phase)
+        assert len(transcript.up[phase]) == count_asked(p, phase)
         assert size.up <= secagg_messages.max_sizes(p)[phase].up
         assert size.down <= secagg_messages.max_sizes(p)[phase].down
     assert not transcript.rejected

@@ -261,7 +261,7 @@ def _shorten_lattice(grid: Grid, noise: SharedNoise, dim: int, max_cohort: int) 
     """
     lattice, stride = _fit_lattice(grid, noise, dim, max_cohort), -(-max_cohort // _SIZES)
     sizes = [0, *range(max_cohort, 0, -stride)]
-    needed = (lattice.for_cohort(max(size, 1), noise.of_cohort(size), noise.multiplier).fewest_bits for size in sizes)
+    needed = (lattice.for_cohort(max(size, 1), noise.of_cohort(size), noise.multiplier).min_bits for size in sizes)
     return replace(lattice, bits=min(max(needed) + (stride > 1), grid.bits))
 
 

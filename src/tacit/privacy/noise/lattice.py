@@ -185,7 +185,7 @@ class Lattice:
         return centred / self.scale
 
     @property
-    def fewest_bits(self) -> int:
+    def min_bits(self) -> int:
         """As few bits as there can be, up to `bits`, for sums to overflow with probability 2⁻⁶⁴ at most."""
         least = (self.cohort * self.max_coordinate).bit_length() + 1
         return next((bits for bits in range(least, self.bits) if self._tail_of(bits) <= MAX_OVERFLOW), self.bits)

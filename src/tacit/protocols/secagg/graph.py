@@ -301,7 +301,7 @@ class Circle:
         """The place of each client in the order."""
         return {client: place for place, client in enumerate(self.clients)}
 
-    def owned(self, client: int, others: Iterable[int]) -> list[int]:
+    def own_pads(self, client: int, others: Iterable[int]) -> list[int]:
         """Of these clients, ascending, those whose pad with this one derives from a share of this one's secret.
 
         Those within half a circle ahead: of two clients, each owns half of its pads, and one owns each.

@@ -89,9 +89,9 @@ class RosterGraph:
         return bool(self.parameters.distances) or self.parameters.max_wrong >= p.colluding
 
     @cached_property
-    def owned(self) -> Mapping[int, list[int]]:
+    def own_pads(self) -> Mapping[int, list[int]]:
         """The neighbours of each client with which it owns the pad."""
-        return {client: self.circle.owned(client, near) for client, near in self.neighbours.items()}
+        return {client: self.circle.own_pads(client, near) for client, near in self.neighbours.items()}
 
     def holders(self, client: int, present: Iterable[int]) -> frozenset[int]:
         """The present holders of shares of this client's secrets: its neighbours and itself."""
@@ -174,7 +174,7 @@ class SecretRecovery:
         revealed: Mapping[int, Revealed],
         certain: int = 0,
     ) -> None:
-        """`certain`: so many shares of each secret must fit, because others could still be asked; 0: nobody is left."""
+        """`certain`: how many shares of a secret must fit, because others could still be asked; 0: nobody is left."""
         self._p, self._turn, self._binding = p, turn, binding
         self._around, self._dealings, self._uploads = around, dealings, uploads
         self._survivors = frozenset(uploads)

@@ -153,7 +153,7 @@ def _upload(state: SecaggClientState, reader: Reader) -> tuple[SecaggClientState
     if state.active_server and not (state.confirmed and reader.at_end):  # a server repeats itself if a reply was lost
         _check_quorum(state, reader, state.sharers, sharers_statement(state.binding, state.members, state.sharers))
     circle, binding, p = state.circle, state.expected_binding, state.session.parameters
-    owned = circle.owned(state.client, state.near)
+    owned = circle.own_pads(state.client, state.near)
     secrets = _pair_secrets(state, owned, binding)
     escrowed = [_escrow_secret(state, j, secrets[j], binding) for j in owned]
     spares = [_spare(state, j, secrets[j]) for j in sorted(state.disputed)]

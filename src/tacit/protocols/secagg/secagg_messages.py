@@ -244,7 +244,7 @@ def phase_bytes(p: Parameters, turn: int = 0) -> dict[Phase, Traffic]:
     """Bytes of a client by phase, if it is asked and nobody drops out or lies, without surplus noise.
 
     Of round number `turn` of an epoch, with the set-up if it is the first. Clients differ only in what they are asked
-    (`asked`); if their number is even and the graph complete, half of them upload `SECRET` bytes less.
+    (`count_asked`); if their number is even and the graph complete, half of them upload `SECRET` bytes less.
 
     Example:
         >>> sizes = phase_bytes(Parameters(cohort=100, dim=8316))
@@ -264,7 +264,7 @@ def phase_bytes(p: Parameters, turn: int = 0) -> dict[Phase, Traffic]:
     return sizes
 
 
-def asked(p: Parameters, phase: Phase, turn: int = 0) -> int:
+def count_asked(p: Parameters, phase: Phase, turn: int = 0) -> int:
     """How many clients a server asks in a phase if nobody drops out or lies."""
     graph = p.graph(p.cohort)
     if phase is Phase.AGREE:
@@ -310,12 +310,12 @@ def cohort_bytes(p: Parameters, turn: int = 0, circle: Circle | None = None) -> 
     many of the holders are asked to depends on the order: that of `circle`; None: the mean over all orders, rounded.
     """
     graph = p.graph(p.cohort)
-    sizes = {phase: size * asked(p, phase, turn) for phase, size in phase_bytes(p, turn).items()}
+    sizes = {phase: size * count_asked(p, phase, turn) for phase, size in phase_bytes(p, turn).items()}
     if turn == 0:
         sizes[Phase.SHARE] += Traffic(up=SHARE * p.surplus * p.rounds * (graph.degree + 2 - graph.threshold))
     sizes[Phase.UPLOAD] += Traffic(up=KEY * p.surplus - SECRET * (p.cohort // 2) * (graph.degree % 2))
     if p.surplus:
-        held = (2 * asked(p, Phase.OPEN, turn) * p.surplus * (graph.degree + 1) + p.cohort) // (2 * p.cohort)
+        held = (2 * count_asked(p, Phase.OPEN, turn) * p.surplus * (graph.degree + 1) + p.cohort) // (2 * p.cohort)
         if circle is not None:
             openers, dealers = first_openers(p, turn, circle), shares.noise_dealers(p, circle.members)
             near = circle.neighbourhoods()

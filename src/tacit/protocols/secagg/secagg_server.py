@@ -418,7 +418,7 @@ class _Round:
         disputed = {j: _disputes(lies, j, self.sharers) for j in confirmed}
 
         def read(client: int, reader: Reader) -> PaddedUpload:
-            escrowed = {j: reader.take(SECRET) for j in around.owned[client] if j in self.sharers}
+            escrowed = {j: reader.take(SECRET) for j in around.own_pads[client] if j in self.sharers}
             spares = {j: self._read_spare(client, reader) for j in disputed[client]}
             noise = reader.take(KEY * (client in noisy))
             np.add(total, pads.unpack_vector(reader.rest(), p.dim, p.bits), out=total)
