@@ -38,9 +38,9 @@ from tacit.protocols.secagg import (
     SecaggSession,
     Vector,
     answer,
+    cohort_bytes,
     converse,
     join_round,
-    phase_bytes,
     secagg_client,
     set_vector,
 )
@@ -277,7 +277,7 @@ def formulas(measured: Sequence[AtSize]) -> Iterator[str]:
     """Measured counts beside those that follow from the parameters."""
     for m in measured:
         p = Parameters(cohort=m.clients, dim=m.dim, corrupt=TENTH, dropout=TENTH)
-        up = sum(size.up for size in phase_bytes(p).values())
+        up = sum(size.up for size in cohort_bytes(p).values()) // m.clients
         survivors = m.clients - m.lost
         pads = survivors + m.lost * m.neighbours * survivors / (m.clients - 1)
         yield (

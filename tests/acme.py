@@ -15,6 +15,11 @@ def larger() -> nn.Module:
     return nn.Sequential(nn.Linear(12, 9), nn.Tanh(), nn.Linear(9, 3))
 
 
+def linear() -> nn.Module:
+    """42 weights."""
+    return nn.Sequential(nn.Linear(12, 3), nn.PReLU(3))
+
+
 def samples(site: int) -> tuple[Tensor, Tensor]:
     source = torch.Generator().manual_seed(100 + site)
     x = torch.randn(SIZES[site], 12, generator=source)

@@ -27,6 +27,7 @@ from tacit.protocols.secagg.secagg_messages import Direction, Phase
 from tacit.runs.training import follow
 from tacit.wire import frames
 from tacit.wire.frames import FrameKind, Part
+from tacit.wire.packing import pack_number
 
 
 def asked(plan: FederationPlan, /, **changes: Any) -> SiteRequest:
@@ -65,7 +66,7 @@ def addressed(site: Site, request: SiteRequest, **changes: Any) -> SiteRequest:
     parameters = training_parameters(channel, plan.plan.min_cohort, like, now)
     session = session_of(plan.plan, changed, TRAIN, parameters)
     opening = secagg_messages.pack(Phase.ANNOUNCE, Direction.REQUEST, changed.round, site.number, session.context, b"")
-    return msgspec.structs.replace(changed, opening=opening)
+    return msgspec.structs.replace(changed, opening=pack_number(0) + opening)  # the first round of an epoch
 
 
 def parts_of(request: SiteRequest) -> dict[Part, torch.Tensor]:

@@ -160,9 +160,10 @@ def _overhead(run: Run) -> list[str]:
 
 def _rounding(run: Run) -> list[str]:
     """The loss of accuracy from integer sums."""
-    step, bits = run.history[-1].grid_step if run.history else None, run.spec.method.channel.message_format.bits
+    step = run.history[-1].grid_step if run.history else None
     if step is None:
         return []
+    bits = step.bits or run.spec.method.channel.message_format.bits
     lines = [f"Values are rounded to multiples of {step.size:.2g} and summed modulo 2^{bits}."]
     return [*lines, f"Rounding to integers costs {_percent(step.inflation)} more noise."] if step.inflation else lines
 

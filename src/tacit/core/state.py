@@ -407,10 +407,12 @@ class GridStep:
     Attributes:
         size: all numbers are multiples of this power of two.
         inflation: by how much rounding can lengthen a row, relative to its bound; the noise grows by the same factor.
+        bits: a sum, in steps, is known from its value modulo 2^bits; 0: as many bits as the channel has.
     """
 
     size: float
     inflation: float = 0.0
+    bits: int = 0
 
 
 @dataclass(frozen=True)

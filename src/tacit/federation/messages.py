@@ -49,7 +49,7 @@ class RefusedError(Exception):
         self.code: RefusalCode = code
 
 
-class Registration(Struct, frozen=True, forbid_unknown_fields=True):
+class Registration(Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
     """Does the site take part in this plan?"""
 
     plan: Digest
@@ -66,7 +66,7 @@ class Registration(Struct, frozen=True, forbid_unknown_fields=True):
         return ()
 
 
-class SiteRequest(Struct, frozen=True, forbid_unknown_fields=True):
+class SiteRequest(Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
     """The first message of a round or of an evaluation.
 
     Attributes:
@@ -108,7 +108,7 @@ class SiteRequest(Struct, frozen=True, forbid_unknown_fields=True):
         return self.ticket, pack_number(bool(self.first)), digest_of(self.opening)
 
 
-class Preparation(Struct, frozen=True, forbid_unknown_fields=True):
+class Preparation(Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
     """A request before a round.
 
     Attributes:
@@ -143,7 +143,7 @@ class Preparation(Struct, frozen=True, forbid_unknown_fields=True):
         return self.ticket, pack_number(self.step), digest_of(self.request)
 
 
-class Continuation(Struct, frozen=True, forbid_unknown_fields=True):
+class Continuation(Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
     """A further request in a conversation; `step` ascends in it."""
 
     plan: Digest
@@ -162,7 +162,7 @@ class Continuation(Struct, frozen=True, forbid_unknown_fields=True):
         return self.plan, pack_number(self.step), digest_of(self.request)
 
 
-class Answer(Struct, frozen=True, forbid_unknown_fields=True, tag="answer"):
+class Answer(Struct, frozen=True, forbid_unknown_fields=True, array_like=True, tag="answer"):
     """A site's answer: its number, the conversation, the content, and its signature over all of it and the verb."""
 
     site: _Number
@@ -176,7 +176,7 @@ class Answer(Struct, frozen=True, forbid_unknown_fields=True, tag="answer"):
         return b"answer", self.body
 
 
-class Refusal(Struct, frozen=True, forbid_unknown_fields=True, tag="refusal"):
+class Refusal(Struct, frozen=True, forbid_unknown_fields=True, array_like=True, tag="refusal"):
     """Why a site does not answer; it contains nothing private."""
 
     site: _Number

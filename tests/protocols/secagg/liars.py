@@ -44,7 +44,7 @@ class Liars:
             self.silent.add(client)
             return []
         index = int.from_bytes(reply[16:20], "little")
-        return [secagg_messages.pack(phase, Direction.REPLY, index, client, reply[24:56], body)]
+        return [secagg_messages.pack(phase, Direction.REPLY, index, client, reply[24:40], body)]
 
 
 def at(wanted: Phase, change: Callable[[bytes], bytes | None]) -> Lie:

@@ -53,10 +53,10 @@ def test_the_graph_is_sparse_and_the_honest_request_is_answered(honest: Recorded
 def test_a_roster_cannot_be_changed_once_a_nonce_is_open(honest: RecordedFederation) -> None:
     """Grinding: before, a server could try rosters, with or without some clients, until the graph suited it."""
     state, roster = shared(honest)
-    without = {j: digest for j, digest in roster.digests.items() if j != max(roster.digests)}
+    without = {j: nonce for j, nonce in roster.nonces.items() if j != max(roster.nonces)}
     for changed in (
-        replace(roster, digests=without),
-        replace(roster, digests={**roster.digests, max(without): bytes(len(without[max(without)]))}),
+        replace(roster, nonces=without),
+        replace(roster, nonces={**roster.nonces, max(without): bytes(NONCE)}),
     ):
         with pytest.raises(ProtocolError, match="not the one for which this client has opened its nonce"):
             answer(state, ask(state, changed))
@@ -64,8 +64,8 @@ def test_a_roster_cannot_be_changed_once_a_nonce_is_open(honest: RecordedFederat
 
 def test_a_colluder_cannot_choose_its_nonce_once_it_knows_the_others(honest: RecordedFederation) -> None:
     state, roster = shared(honest)
-    far, near = max(roster.digests), min(roster.entries.keys() - {VICTIM})
-    chosen = replace(roster, digests={**roster.digests, far: roster.digests[far][:-NONCE] + bytes(NONCE)})
+    far, near = max(roster.nonces), min(roster.entries.keys() - {VICTIM})
+    chosen = replace(roster, nonces={**roster.nonces, far: bytes(NONCE)})
     entry = roster.entries[near][:KEY] + bytes(NONCE)
     for changed in (chosen, replace(roster, entries={**roster.entries, near: entry})):
         with pytest.raises(ProtocolError, match="not the one for which this client has opened its nonce"):

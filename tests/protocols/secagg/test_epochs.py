@@ -1,9 +1,11 @@
 """Epochs of several rounds: one set-up, exact sums whoever is lost and comes back, and attacks between rounds.
 
-The suite plays 40 epochs. A campaign plays 10,000:
+The suite plays 40 epochs, on each of which a lying server tries replays and a split of the survivors. A campaign plays
+10,000, smaller ones:
 `python -m pytest --scale campaign tests/protocols/secagg/test_epochs.py`.
 """
 
+import os
 import random
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -46,16 +48,18 @@ from tacit.protocols.secagg import (
     cohort_bytes,
     graph,
     next_round,
-    pads,
+    secagg_messages,
     set_up,
     shares,
 )
 from tacit.protocols.secagg.pads import Vector
-from tacit.protocols.secagg.secagg_messages import agreement_statement, pack_signatures
+from tacit.protocols.secagg.secagg_client import _pair_secrets
+from tacit.protocols.secagg.secagg_messages import agreement_statement, certain_shares, count_asked, pack_signatures
 from tacit.protocols.secagg.shares import Shared
-from tacit.wire.packing import pack_subset
+from tacit.wire.packing import Reader, pack_subset
 
 EPOCHS = scaled(40, campaign=10_000)
+FIRST = int(os.environ.get("TACIT_SEED", "0"))  # number of the first epoch
 Drops = Mapping[tuple[int, Phase], frozenset[int]]  # who is silent from a phase of a round on, until the round ends
 At = tuple[int, int, Phase]  # a round, a client, a phase
 
@@ -148,7 +152,7 @@ def test_the_set_up_is_done_once_and_a_lost_client_comes_back(honest: PlayedEpoc
     assert {phase for turn, phase in phases if turn >= 0} == {Phase.UPLOAD, Phase.AGREE, Phase.OPEN}
     assert [phases[turn, Phase.UPLOAD] for turn in range(4)] == [4, 5, 4, 5]
     first, later = honest.before[0, 2, Phase.UPLOAD][1], honest.before[1, 2, Phase.UPLOAD][1]
-    assert len(first) > len(later) == 56  # signatures on the sharers come once
+    assert len(first) > len(later) == 40  # signatures on the sharers come once
     assert len(honest.before[1, 5, Phase.UPLOAD][1]) == len(first)  # to client 5 only now
 
 
@@ -159,7 +163,7 @@ def test_states_lose_a_rounds_secrets_after_it_and_the_epochs_at_its_end(honest:
         assert not (state.vector or state.noise_seed) or phase < Phase.UPLOAD
         assert not state.survivors or phase is Phase.AGREE
         if turn == 3 and phase is Phase.OPEN:
-            assert not any((state.root, state.identity, state.holds, state.deals, state.pads, state.directory))
+            assert not any((state.root, state.identity, state.holds, state.deals, state.directory))
     with pytest.raises(ProtocolError, match="the epoch is over"):
         next_round(honest.after[3, VICTIM, Phase.OPEN], honest.session_of(3), 3)
 
@@ -172,7 +176,7 @@ def test_bytes_of_a_set_up_and_of_each_round_are_known_in_advance() -> None:
         epoch = epoch_of(p)
         for turn in range(2):
             transcript = epoch.sum(turn, vectors_of(p, range(1, p.cohort + 1), turn)).transcript
-            sizes = cohort_bytes(p, first=turn == 0)
+            sizes = cohort_bytes(p, turn, epoch.server._around.circle)
             assert {phase: each.total() for phase, each in transcript.up.items()} == {k: v.up for k, v in sizes.items()}
             assert {phase: each.total() for phase, each in transcript.down.items()} == {
                 k: v.down for k, v in sizes.items()
@@ -294,7 +298,8 @@ def test_a_repeated_request_with_signatures_is_answered_if_they_are_right(honest
     state, _ = honest.before[1, VICTIM, Phase.UPLOAD]
     body = body_of(honest.before[0, VICTIM, Phase.UPLOAD][1])
     plain = answer(state, request(state.session, Phase.UPLOAD, state.expected_binding, b""))
-    assert answer(state, request(state.session, Phase.UPLOAD, state.expected_binding, body))[1][56:] == plain[1][56:]
+    repeated = answer(state, request(state.session, Phase.UPLOAD, state.expected_binding, body))
+    assert body_of(repeated[1]) == body_of(plain[1])
     wrong = request(state.session, Phase.UPLOAD, state.expected_binding, body[:-1] + bytes([body[-1] ^ 1]))
     with pytest.raises(ProtocolError, match="signature does not match"):
         answer(state, wrong)
@@ -315,9 +320,35 @@ def test_all_openings_of_other_rounds_together_do_not_open_a_round(honest: Playe
             held = [shares.elements_of(victim.holds[j], P, secret, turn).tobytes() for j in victim.holds]
             assert not seen & set(held)
             seen |= set(held)
-    pair = [pads.round_secret(victim.pads[2], honest.session_of(turn).round_binding(victim.binding, turn), 2, VICTIM)
-            for turn in range(4)]  # fmt: skip
-    assert len({*pair, victim.pads[2]}) == 5
+    pairs = [honest.before[turn, VICTIM, Phase.UPLOAD][0] for turn in range(4)]
+    secrets = [
+        _pair_secrets(s, s.circle.own_pads(VICTIM, s.near), s.expected_binding)[j] for s in pairs for j in (2, 4)
+    ]
+    assert len(set(secrets)) == 8
+
+
+def test_what_is_escrowed_for_a_lost_client_is_not_a_share(honest: PlayedEpoch) -> None:
+    """A pad's secret derives from its owner's share by HKDF: who decrypts it learns no share of the owner's secret.
+
+    Otherwise a server that drops `threshold` neighbours of a client would recover the secret behind all its pads.
+    """
+    state = honest.before[2, VICTIM, Phase.UPLOAD][0]
+    secrets = _pair_secrets(state, state.near, state.expected_binding)
+    for j in state.near:
+        part = shares.elements_of(state.deals[j], P, Shared.PAD, 2)
+        assert secrets[j] == shares.pair_secret(part, state.expected_binding, VICTIM, j)
+        assert secrets[j] != shares.to_bytes(part)
+
+
+def test_each_pad_has_one_owner_and_each_client_owns_half_of_its_pads() -> None:
+    for count, degree in ((5, 4), (6, 5), (70, 16)):
+        p = parameters(count, corrupt=Fraction(1, 20) if count > 64 else Fraction(0), dropout=Fraction(1, 10))
+        drawn = graph.Circle(tuple(range(count)), p.graph(count), b"order")
+        assert drawn.parameters.degree == degree
+        near = drawn.neighbourhoods()
+        owned = {j: drawn.own_pads(j, near[j]) for j in near}
+        assert all((j in owned[i]) != (i in owned[j]) for i in near for j in near[i])
+        assert {len(each) for each in owned.values()} == {degree // 2, (degree + 1) // 2}
 
 
 def test_a_reveal_contains_shares_of_its_own_round_only(honest: PlayedEpoch) -> None:
@@ -331,6 +362,80 @@ def test_a_reveal_contains_shares_of_its_own_round_only(honest: PlayedEpoch) -> 
             shares.to_bytes(shares.elements_of(state.holds[j], P, secret, turn)) for j, secret in wanted
         )
         assert body_of(answer(state, frame)[1]) == expected
+
+
+@pytest.fixture(scope="module")
+def sparse() -> PlayedEpoch:
+    """Three rounds of 70 clients on a sparse graph."""
+    p = parameters(70, 3, rounds=3, corrupt=Fraction(1, 20), dropout=Fraction(1, 10), surplus=7)
+    epoch = epoch_of(p)
+    for turn in range(3):
+        vectors = vectors_of(p, range(1, 71), turn)
+        assert np.array_equal(epoch.sum(turn, vectors).result, exact_sum(vectors, tuple(range(1, 71))))
+    return epoch
+
+
+def test_only_the_committee_is_asked_to_agree_and_only_some_to_open(sparse: PlayedEpoch) -> None:
+    """Until the last round, after which nobody keeps secrets of the epoch."""
+    p, circle = sparse.session.parameters, sparse.before[0, VICTIM, Phase.UPLOAD][0].circle
+    for turn in range(3):
+        by_phase = {phase: {j for t, j, each in sparse.before if (t, each) == (turn, phase)} for phase in Phase}
+        assert by_phase[Phase.UPLOAD] == set(range(1, 71))
+        assert by_phase[Phase.AGREE] == circle.committee()
+        assert len(by_phase[Phase.OPEN]) == (70 if turn == 2 else count_asked(p, Phase.OPEN, turn)) > 35
+        enough = min(len((circle.neighbours(j) | {j}) & by_phase[Phase.OPEN]) for j in circle.members)
+        assert enough >= certain_shares(p, circle) == p.graph(70).threshold + p.graph(70).max_wrong
+    assert all(not state.holds for state in sparse.states.values())
+
+
+def test_a_client_outside_the_committee_opens_for_a_quorum_and_once(sparse: PlayedEpoch) -> None:
+    """It signs nothing: what it checks of survivors, it checks when it opens."""
+    committee = sparse.before[0, VICTIM, Phase.UPLOAD][0].circle.committee()
+    client = next(j for t, j, phase in sparse.before if (t, phase) == (1, Phase.OPEN) and j not in committee)
+    state, frame = sparse.before[1, client, Phase.OPEN]
+    after, _ = answer(state, frame)
+    with pytest.raises(ProtocolError, match="The round is closed"):
+        answer(after, frame)
+    reader = Reader(body_of(frame))
+    survivors, rest = reader.subset(state.members), bytes(reader.rest())
+    near = sorted(state.near)
+    for claimed, why in (
+        (survivors - {near[0]}, "signature does not match"),
+        (survivors - {client}, "declared a dropout"),
+        (survivors - set(near[: len(near) // 2]), "neighbours"),
+        (frozenset(sorted(survivors)[:10]) | {client}, "Expected 63 clients"),
+    ):
+        body = pack_subset(claimed, state.members) + rest
+        with pytest.raises(ProtocolError, match=why):
+            answer(state, request(state.session, Phase.OPEN, state.expected_binding, body, client))
+    unsigned = pack_subset(survivors, state.members) + NONE + pack_signatures({}, state.members)
+    with pytest.raises(ProtocolError, match="clients to have signed"):
+        answer(state, request(state.session, Phase.OPEN, state.expected_binding, unsigned, client))
+    with pytest.raises(ProtocolError, match="in this round"):
+        answer(sparse.before[2, client, Phase.OPEN][0], frame)
+
+
+@pytest.mark.parametrize("liars", [1, 3])
+def test_the_others_are_asked_if_the_first_openings_are_not_certain(liars: int) -> None:
+    """One liar is enough: so few shares are asked for that each must fit. It is not asked first in the next round."""
+    p = parameters(70, 3, rounds=4, corrupt=Fraction(1, 20), dropout=Fraction(1, 10), surplus=7)
+    drops = {(0, Phase.UPLOAD): frozenset({7, 9}), (1, Phase.OPEN): frozenset({20})}
+    epoch = epoch_of(p, drops)
+    circle = epoch.states[VICTIM].circle
+    first = secagg_messages.first_openers(p, 0, circle, frozenset(range(1, 71)) - {7, 9})
+    wrong_ones = sorted(first)[:liars]
+    epoch.network = Liars({j: at(Phase.OPEN, lambda body: wrong(body, [*range(len(body) // 4)])) for j in wrong_ones})
+    openers = []
+    for turn in range(3):
+        vectors = vectors_of(p, range(1, 71), turn)
+        outcome = epoch.sum(turn, vectors)
+        assert np.array_equal(outcome.result, exact_sum(vectors, outcome.clients))
+        assert outcome.noise_seeds == opened_seeds(p, outcome.clients)
+        assert outcome.misbehaviour.named == set(wrong_ones)
+        openers.append(sum((t, phase) == (turn, Phase.OPEN) for t, _, phase in epoch.before))
+    assert openers[0] == 68  # all who were there
+    assert openers[1] >= 68  # client 20 did not answer
+    assert openers[2] < 60  # without the liars
 
 
 def test_a_colluding_quorum_cannot_open_both_secrets_of_a_client_in_one_round() -> None:
@@ -353,14 +458,14 @@ def test_a_colluding_quorum_cannot_open_both_secrets_of_a_client_in_one_round() 
 
 
 def random_epoch(chance: random.Random) -> tuple[Parameters, Drops]:
-    count = 4 + int(17 * chance.random() ** 2)
+    count = 8 + int((4 if EPOCHS > 1000 else 13) * chance.random() ** 2)
     p = parameters(
         count,
         chance.randint(1, 9),
-        rounds=chance.randint(1, 5),
+        rounds=chance.randint(1, 3 if EPOCHS > 1000 else 5),
         bits=chance.choice([32, 32, 17, 20, 8]),
         threat_model=chance.choice(list(ThreatModel)),
-        corrupt=Fraction(1, 10),
+        corrupt=Fraction(1, 10) if chance.random() < 0.2 else Fraction(1, 8) if count < 16 else Fraction(1, 10),
         dropout=Fraction(1, 8),
     )
     assert p.graph(count).max_wrong == p.colluding
@@ -375,8 +480,66 @@ def random_epoch(chance: random.Random) -> tuple[Parameters, Drops]:
     return p, drops
 
 
-def check_epoch(index: int, ends: Counter[str]) -> None:
-    """An epoch with liars in every role, losses in every phase, and clients that come back."""
+def check_replays(epoch: PlayedEpoch, chance: random.Random, honest: list[int], old: list[bytes]) -> int:
+    """Frames of other rounds and epochs, and their contents in new frames: refused, or answered as the right one is.
+
+    A plausible set of sharers or survivors that a client has not signed another one for is answered with a signature.
+    """
+    seen = [(where, *target) for where, target in epoch.before.items() if where[1] in honest]
+    tried = 0
+    for where, state, frame in chance.sample(seen, min(6, len(seen))):
+        other = chance.choice([*(each for _, _, each in chance.sample(seen, min(4, len(seen)))), *old])
+        body, phase = body_of(other), Phase(other[5])
+        binding = state.expected_binding if chance.random() < 0.7 else other[24:40]
+        forged = request(state.session, phase, binding, body, state.client)
+        tried += 1
+        try:
+            _, reply = answer(state, forged)
+        except ProtocolError:
+            continue
+        if phase in (Phase.CONFIRM, Phase.AGREE):
+            continue
+        assert body_of(reply) == body_of(answer(state, frame)[1]), (where, phase)
+    return tried
+
+
+def check_split(epoch: PlayedEpoch, turn: int, chance: random.Random, liars: frozenset[int]) -> int:
+    """The server tells two parts of the honest clients different survivors; all liars sign both for it."""
+    states = {j: state for (t, j, phase), (state, _) in epoch.before.items() if (t, phase) == (turn, Phase.AGREE)}
+    honest = sorted(states.keys() - liars)
+    if len(honest) < 3:
+        return 0
+    some = states[honest[0]]
+    p, members, victim = some.session.parameters, some.members, chance.choice(honest)
+    everybody = frozenset(states)
+    if len(everybody) - 1 < p.min_survivors:
+        return 0
+    parts = {everybody: chance.sample(honest, len(honest) // 2)}
+    parts[everybody - {victim}] = [j for j in honest if j not in parts[everybody] and j != victim]
+    opened = []
+    for survivors, part in parts.items():
+        signed, agreed = dict[int, bytes](), dict[int, SecaggClientState]()
+        for j in part:
+            frame = request(
+                states[j].session, Phase.AGREE, states[j].expected_binding, pack_subset(survivors, members), j
+            )
+            agreed[j], reply = answer(states[j], frame)
+            signed[j] = body_of(reply)
+        statement = agreement_statement(some.expected_binding, members, survivors)
+        signed |= {j: crypto.sign(IDENTITIES[j], statement) for j in liars & survivors & frozenset(members)}
+        body = pack_subset(survivors, members) + NONE + pack_signatures(signed, members)
+        for j, state in agreed.items():
+            try:
+                answer(state, request(state.session, Phase.OPEN, state.expected_binding, body, j))
+            except ProtocolError:
+                continue
+            opened.append(survivors)
+    assert len(set(opened)) < 2, "both secrets of the victim are open"
+    return 1
+
+
+def check_epoch(index: int, ends: Counter[str], old: list[bytes]) -> None:
+    """An epoch with liars in every role, losses in every phase, clients that come back, and a server that lies."""
     chance = random.Random(index)
     p, drops = random_epoch(chance)
     liars = frozenset(chance.sample(range(1, p.cohort + 1), p.colluding))
@@ -385,7 +548,7 @@ def check_epoch(index: int, ends: Counter[str]) -> None:
     try:
         first = replace(session(p, index=index), model=bytes(32))
         epoch = PlayedEpoch(first, {j: np.zeros(p.dim, np.uint32) for j in range(1, p.cohort + 1)}, drops=drops)
-        epoch.seed, epoch.network = index, Liars(lies)
+        epoch.seed, epoch.network, epoch.serialised = index, Liars(lies), index % 8 == 0
         epoch.begin()
     except TooFewClientsError:
         ends["no set-up"] += 1
@@ -407,13 +570,19 @@ def check_epoch(index: int, ends: Counter[str]) -> None:
         ends["sum"] += 1
         ends["back"] += bool(lost & set(outcome.clients))
         ends["named"] += bool(outcome.misbehaviour.named)
+        if p.threat_model is ThreatModel.ACTIVE_SERVER:
+            ends["split"] += check_split(epoch, turn, chance, liars)
+    if p.threat_model is ThreatModel.ACTIVE_SERVER:
+        honest = [j for j in range(1, p.cohort + 1) if j not in liars]
+        ends["replayed"] += check_replays(epoch, chance, honest, old)
+        old[:] = [*old[-20:], *(frame for _, frame in chance.sample([*epoch.before.values()], 4))]
 
 
-def test_random_epochs_have_exact_sums_and_blame_nobody_honest() -> None:
-    ends: Counter[str] = Counter()
-    for index in range(EPOCHS):
-        check_epoch(index, ends)
-    assert min(ends[end] for end in ("sum", "no sum", "back", "named")) > EPOCHS // 40, ends
+def test_random_epochs_have_exact_sums_reveal_nothing_else_and_blame_nobody_honest() -> None:
+    ends, old = Counter[str](), list[bytes]()
+    for index in range(FIRST, FIRST + EPOCHS):
+        check_epoch(index, ends, old)
+    assert min(ends[end] for end in ("sum", "no sum", "back", "named", "split", "replayed")) > EPOCHS // 40, ends
 
 
 def test_nobody_is_named_if_fewer_wrong_shares_are_corrected_than_clients_may_lie() -> None:

@@ -45,7 +45,7 @@ def mutated_frame(chance: random.Random, data: bytes) -> bytes:
     """Half of the time only the body changes, in a frame with a valid checksum."""
     if chance.random() < 0.5:
         return change_bytes(chance, data)
-    kind, index, client, binding = struct.unpack_from("<5xB10xII32s", data)
+    kind, index, client, binding = struct.unpack_from("<5xB10xII16s", data)
     phase, direction = Phase(kind & 0x7F), Direction.REPLY if kind & 0x80 else Direction.REQUEST
     return secagg_messages.pack(phase, direction, index, client, binding, change_bytes(chance, data[PREAMBLE:]))
 
@@ -125,7 +125,7 @@ def test_nothing_is_allocated_beyond_twice_the_limit() -> None:
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         assert peak < 2 * limit + (1 << 18)
-    with pytest.raises(ProtocolError, match="Expected a frame of 56 to"):
+    with pytest.raises(ProtocolError, match="Expected a frame of 40 to"):
         secagg_messages.unpack(bytes(limit + 1), limit)
 
 
@@ -138,7 +138,7 @@ def test_a_well_formed_but_wrong_upload_changes_only_that_clients_contribution()
         client, data = replies[0]
         words = np.frombuffer(data[PREAMBLE:], "<u4") + np.uint32(9)
         return [
-            (client, secagg_messages.pack(phase, Direction.REPLY, 1, client, data[24:56], words.tobytes())),
+            (client, secagg_messages.pack(phase, Direction.REPLY, 1, client, data[24:40], words.tobytes())),
             *replies[1:],
         ]
 

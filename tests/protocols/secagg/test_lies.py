@@ -40,7 +40,7 @@ def test_shares_outside_the_field_are_the_dealers_own_and_concern_nobody_else() 
 
     def outside(body: bytes) -> bytes:
         words = elements(body)
-        words[::5] = shares.PRIME + 7
+        words[::5] = shares.PRIME + 3
         return bytes(words.tobytes())
 
     outcome = eleven({4: at(Phase.SHARE, outside)})
@@ -54,7 +54,7 @@ def test_shares_outside_the_field_are_the_dealers_own_and_concern_nobody_else() 
 def test_a_dealer_whose_shares_fit_some_holders_only(holders: int) -> None:
     """Up to one wrong correction here either could lie, from two on it is the dealer, before anybody pads with it."""
     p = parameters(11, 3, corrupt=Fraction(1, 11), dropout=Fraction(1, 11))
-    width, spare = 12, 11 - p.graph(11).threshold + 1
+    width, spare = shares.columns(p, noisy=False), 11 - p.graph(11).threshold + 1
     assert (p.graph(11).max_wrong, spare) == (1, 4)
     places = [width * row + 3 for row in range(holders)]
     outcome = eleven({4: at(Phase.SHARE, lambda body: wrong(body, places))}, Fraction(1, 11))

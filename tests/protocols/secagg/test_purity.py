@@ -10,7 +10,18 @@ from tacit.wire import packing
 
 FILES = [Path(crypto.__file__), Path(kit.__file__), Path(packing.__file__)]
 FILES += sorted(Path(secagg.__path__[0]).glob("*.py"))
-ALLOWED = {"collections", "cryptography", "dataclasses", "enum", "fractions", "functools", "hashlib", "math", "numpy"}
+ALLOWED = {
+    "collections",
+    "cryptography",
+    "dataclasses",
+    "enum",
+    "fractions",
+    "functools",
+    "hashlib",
+    "hmac",
+    "math",
+    "numpy",
+}
 ALLOWED |= {"os", "struct", "tacit", "typing", "zlib"}
 
 

@@ -93,8 +93,8 @@ def share_request(honest: RecordedFederation) -> tuple[SecaggClientState, dict[i
     return state, Roster.read(Reader(body_of(frame)), state.session.parameters).entries
 
 
-def ask_share(state: SecaggClientState, entries: dict[int, bytes], digests: dict[int, bytes] | None = None) -> bytes:
-    body = Roster(bytes(KEY), entries, digests or {}).pack(state.session.parameters)
+def ask_share(state: SecaggClientState, entries: dict[int, bytes], nonces: dict[int, bytes] | None = None) -> bytes:
+    body = Roster(bytes(KEY), entries, nonces or {}).pack(state.session.parameters)
     return request(state.session, Phase.SHARE, state.binding, body)
 
 
@@ -165,8 +165,8 @@ def a_forged_signature(honest: RecordedFederation) -> Target:
 def a_smaller_neighbourhood_and_threshold(honest: RecordedFederation) -> Target:
     """The server cannot choose a threshold; it can only name fewer holders."""
     state, entries = share_request(honest)
-    digests = {1: graph.key_digest(entries[1][:KEY]) + bytes(graph.NONCE)}
-    return state, ask_share(state, {j: entry for j, entry in entries.items() if j != 1}, digests)
+    nonces = {1: bytes(graph.NONCE)}
+    return state, ask_share(state, {j: entry for j, entry in entries.items() if j != 1}, nonces)
 
 
 @attack("Expected 4 to 5 clients, got 3")
@@ -365,8 +365,8 @@ def test_a_client_with_another_model_contributes_uniform_noise() -> None:
     honest = recorded(dim=100_000)
     states = {j: honest.before[j, Phase.UPLOAD][0] for j in (1, 2, VICTIM, 4)} | {5: honest.after[5, Phase.CONFIRM]}
     assert np.array_equal(_unpadded(states), exact_sum(honest.vectors, COHORT))
-    other = {j: crypto.derive(key, "another context", b"") for j, key in states[VICTIM].pads.items()}
-    states[VICTIM] = replace(states[VICTIM], pads=other)
+    other = replace(states[VICTIM].session, model=b"o" * 32)
+    states[VICTIM] = replace(states[VICTIM], session=other)
     noise = np.frombuffer(_unpadded(states).tobytes(), np.uint8)
     assert 0.001 <= chisquare(np.bincount(noise, minlength=256)).pvalue <= 0.999
 
@@ -376,7 +376,7 @@ def _unpadded(states: dict[int, SecaggClientState]) -> Vector:
     summed = np.zeros(100_000, np.uint32)
     for j, state in states.items():
         binding = state.expected_binding
-        secrets = {i: pads.round_secret(state.pads[i], binding, i, j) for i in sorted(set(states) - {j})}
+        secrets = secagg_client._pair_secrets(state, state.circle.own_pads(j, state.near), binding)
         summed += np.frombuffer(secagg_client.pad_vector(state, secrets), np.uint32)
         seed = secagg_client._secret(state, shares.Shared.SEED, 0)
         pads.add_pads(summed, [], [pads.own_pad_key(seed, binding, j)])
@@ -394,7 +394,7 @@ def test_states_survive_serialisation_and_lose_what_is_no_longer_needed(threat_m
         if state.phase > Phase.UPLOAD:
             assert (state.root, state.vector) == (b"", b"")
         if state.phase is Phase.CLOSED:
-            assert not any((state.identity, state.holds, state.pads, state.directory))
+            assert not any((state.identity, state.holds, state.directory))
 
 
 def test_vectors_that_do_not_fit_are_refused(honest: RecordedFederation) -> None:

@@ -1,3 +1,4 @@
+import hashlib
 import random
 from itertools import combinations
 
@@ -8,8 +9,6 @@ from hypothesis import strategies as st
 
 from tacit.errors import ProtocolError
 from tacit.protocols.secagg import shares
-
-SECRET = bytes(range(224, 256))
 
 
 def shared(chance: random.Random, threshold: int, points: range, columns: int = 1) -> tuple[shares.Field, list[int]]:
@@ -61,23 +60,26 @@ def test_a_word_far_from_the_code_is_none() -> None:
         assert shares.wrong_places(points, values, threshold, errors) is None
 
 
-def test_limbs_hold_every_secret_and_nothing_more() -> None:
-    for secret in (bytes(32), b"\xff" * 32, SECRET, b"\xff" * 16):
-        assert shares.from_limbs(shares.to_limbs(secret), len(secret)) == secret
-    assert [shares.limbs_of(length) for length in (15, 16, 18, 19, 32)] == [4, 5, 5, 6, 9]
-    for wrong, length in (
-        ([1 << 30] + [0] * 8, 32),
-        ([0] * 8 + [1 << 16], 32),
-        ([0] * 4 + [1 << 8], 16),
-        ([0] * 4, 16),
-    ):
-        with pytest.raises(ProtocolError, match=f"the limbs of a secret of {length} bytes"):
-            shares.from_limbs(wrong, length)
+def test_elements_from_a_key_are_the_same_for_every_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where words are left out that are no elements: one in 859 million, so here for a smaller prime."""
+    for prime in (shares.PRIME, 3 << 30):
+        monkeypatch.setattr(shares, "PRIME", prime)
+        many = shares.uniform(3000, bytes(32))
+        words = np.frombuffer(hashlib.shake_256(bytes(32)).digest(20_000), "<u4")
+        assert np.array_equal(many, words[words < prime][:3000])
+        assert all(np.array_equal(shares.uniform(count, bytes(32)), many[:count]) for count in range(40))
 
 
 def test_shares_on_the_wire_are_numbers_of_the_field() -> None:
-    share = np.array(shares.to_limbs(SECRET), np.uint64)
-    assert np.array_equal(shares.from_bytes(shares.to_bytes(share), 9), share)
-    for wrong in (b"\xff" * 36, shares.PRIME.to_bytes(4, "little") + bytes(32), bytes(32)):
+    share = np.array([0, 1, 1 << 31, shares.PRIME - 1], np.uint64)
+    assert np.array_equal(shares.from_bytes(shares.to_bytes(share), 4), share)
+    for wrong in (b"\xff" * 16, shares.PRIME.to_bytes(4, "little") + bytes(12), bytes(12)):
         with pytest.raises(ProtocolError):
-            shares.from_bytes(wrong, 9)
+            shares.from_bytes(wrong, 4)
+
+
+def test_products_of_the_largest_elements_do_not_overflow() -> None:
+    top = np.full((3, 200), shares.PRIME - 1, np.uint64)
+    assert (shares.combine(top, top.T) == 200).all()  # (-1)² each
+    inverse = shares._inverse(np.array([1, 2, shares.PRIME - 1], np.uint64))
+    assert inverse.tolist() == [1, (shares.PRIME + 1) // 2, shares.PRIME - 1]

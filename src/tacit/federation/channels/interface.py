@@ -52,10 +52,17 @@ class Survival:
 
 @dataclass(frozen=True)
 class SiteReply:
-    """A site's message, and the state of the conversation; empty: it has ended."""
+    """A site's message, and the state of the conversation; empty: it has ended.
+
+    Attributes:
+        body: the message.
+        state: of the conversation.
+        lasting: whether later conversations continue from the state (`Member.kept`).
+    """
 
     body: bytes
     state: bytes = b""
+    lasting: bool = False
 
 
 @dataclass(frozen=True)
@@ -68,6 +75,7 @@ class Member:
         identity: its secret key.
         allow: its policy.
         folder: where it keeps the plan's files.
+        kept: reads the latest lasting state of a conversation; empty: there is none.
     """
 
     plan: "FederationPlan"
@@ -75,6 +83,7 @@ class Member:
     identity: bytes
     allow: "SitePolicy"
     folder: Path
+    kept: Callable[[], bytes] = bytes
 
 
 class Arrangement(Protocol):
@@ -106,6 +115,10 @@ class ServerHalf(Protocol):
     def draw(self, state: State, now: ServerRound) -> list[int] | None:
         """The next round's cohort, if another party draws it; None: the server does."""
         return None
+
+    def invite(self, present: list[int]) -> list[int]:
+        """The next round's cohort, if the server draws it and these of it are present; by default, they."""
+        return present
 
     def gather(
         self, state: State, now: ServerRound, asked: SiteRequest, like: Messages, conversation: Conversation

@@ -5,10 +5,13 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, ClassVar
 
+import numpy as np
+
 from tacit.core import Messages, Method, Randomness, Round, ServerRound, State
 from tacit.core.interfaces import Conversation
 from tacit.core.server_half import sum_of_total
 from tacit.core.state import Traffic
+from tacit.errors import ProtocolError
 from tacit.federation import messages as wire
 from tacit.federation.channels.interface import (
     Arrangement,
@@ -28,8 +31,10 @@ from tacit.federation.server.round_reports import RoundOutcome, SiteBytes
 from tacit.pieces.channels import SecureSum
 from tacit.pieces.channels.secure_sum import THREAT_MODELS, opened_surplus
 from tacit.protocols import crypto
+from tacit.protocols.kit import ServerSide
 from tacit.protocols.pad_processes import remove_many_pads
 from tacit.protocols.secagg import (
+    Epoch,
     Parameters,
     Phase,
     SecaggClientState,
@@ -41,9 +46,11 @@ from tacit.protocols.secagg import (
     by_part,
     converse,
     join_round,
+    next_round,
+    set_up,
     set_vector,
 )
-from tacit.wire.packing import pack_number, packed_size
+from tacit.wire.packing import Reader, pack_number, packed_size
 
 if TYPE_CHECKING:
     from tacit.federation.plan.plan import FederationPlan
@@ -86,7 +93,8 @@ class FederatedSecureSum(FederatedChannel):
         losses, corrupt = self.channel.dropout, self.channel.corrupt
         if sites <= _FEW:
             losses, corrupt = max(losses, _LOSSES), max(corrupt, CORRUPT)
-        channel = replace(self.channel, dropout=losses, corrupt=corrupt, conversation=False, epoch=1)
+        epoch = min(self.channel.epoch, method.rounds)
+        channel = replace(self.channel, dropout=losses, corrupt=corrupt, conversation=False, epoch=epoch)
         return replace(method, channel=channel, mechanism=in_shares(method.mechanism, losses))
 
     def incompatibility(self, method: Method, sites: int, cohort: float) -> str:
@@ -104,7 +112,7 @@ class FederatedSecureSum(FederatedChannel):
 
     def survival(self, cohort: int, least: int) -> Survival:
         needed = max(self.channel.parameters_for(max(cohort, self.min_cohort)).min_survivors, least)
-        messages = 6 if self.channel.level == "active_server" else 5
+        messages = 7 if self.channel.level == "active_server" else 6  # in the first round of an epoch
         return Survival(messages, max(cohort - needed, 0), int(self.channel.corrupt * cohort))
 
     def at_server(self, sites: "EnrolledSites", randomness: Randomness, connect: Connect | None) -> "SecureSumServer":
@@ -117,7 +125,8 @@ class FederatedSecureSum(FederatedChannel):
 def training_parameters(channel: SecureSum, least: int, like: Messages, now: Round) -> Parameters:
     """The parameters for a sum of such messages, of at least `least` sites, the plan's `min_cohort`."""
     tolerated = None if like.surplus is None else like.surplus.tolerated
-    return _with_min_survivors(least, channel.parameters(like.rows.dim, now, tolerated))
+    bits = channel.message_format.bits_of(like)
+    return _with_min_survivors(least, channel.parameters(like.rows.dim, now, tolerated, bits))
 
 
 def evaluation_parameters(channel: SecureSum, least: int, cohort: int) -> Parameters:
@@ -145,12 +154,49 @@ def session_of(plan: "FederationPlan", asked: SiteRequest, verb: str, parameters
     )
 
 
-@dataclass(frozen=True)
+@dataclass
+class _ServerEpoch:
+    """What sites have set up for several rounds, at the server.
+
+    Attributes:
+        epoch: of the protocol.
+        cohort: who was invited to the set-up.
+        parameters: of its first round.
+        turn: the number of the last round.
+        missing: sites that were asked in it, and did not upload.
+    """
+
+    epoch: Epoch
+    cohort: tuple[int, ...]
+    parameters: Parameters
+    turn: int = 0
+    missing: frozenset[int] = frozenset()
+
+    def goes_on(self, present: frozenset[int]) -> bool:
+        """Whether these sites can have another round without a set-up.
+
+        Not if one of them is not in the epoch, or has not uploaded in the last round, perhaps because its state is
+        lost: then all set up again. Sites that are absent count as lost, and take part again when they return.
+        """
+        last, enough = self.parameters.rounds - 1, self.parameters.min_survivors
+        return self.turn < last and enough <= len(present) and present <= self.epoch.sharers - self.missing
+
+
 class SecureSumServer(ServerHalf):
     """The server of `SecureSum`."""
 
-    channel: SecureSum
-    sites: "EnrolledSites"
+    def __init__(self, channel: SecureSum, sites: "EnrolledSites") -> None:
+        self.channel, self.sites = channel, sites
+        self._epoch: _ServerEpoch | None = None
+        self._present: frozenset[int] = frozenset()
+
+    def invite(self, present: list[int]) -> list[int]:
+        """The cohort of the epoch if it goes on, also those that are absent; by it the noise of a site is sized."""
+        self._present = frozenset(present)
+        if self._epoch is not None and self._epoch.goes_on(self._present):
+            return list(self._epoch.cohort)
+        self._epoch = None
+        return present
 
     def gather(
         self, state: State, now: ServerRound, asked: SiteRequest, like: Messages, conversation: Conversation
@@ -158,7 +204,7 @@ class SecureSumServer(ServerHalf):
         """The sum of messages that the server does not see."""
         plan, traffic = self.sites.plan, SiteBytes()
         parameters = training_parameters(self.channel, plan.min_cohort, like, now)
-        outcome = self._aggregate(TRAIN, asked, parameters, traffic)
+        outcome = self._play(TRAIN, asked, self._round_of_epoch(asked, parameters), traffic)
         total = self.channel.message_format.numbers(outcome.result, like)
         surplus = opened_surplus(like.surplus, outcome)
         summed = sum_of_total(plan.method, state, total, len(outcome.clients), like, surplus)
@@ -172,16 +218,36 @@ class SecureSumServer(ServerHalf):
 
     def metrics(self, asked: SiteRequest, traffic: SiteBytes) -> tuple[HeldOut, int]:
         parameters = evaluation_parameters(self.channel, self.sites.plan.min_cohort, len(asked.cohort))
-        outcome = self._aggregate(EVALUATE, asked, parameters, traffic)
+        session, identities = session_of(self.sites.plan, asked, EVALUATE, parameters), self._identities(asked)
+        here = converse(session, asked.cohort, identities, remove=remove_many_pads)
+        outcome = self._play(EVALUATE, asked, here, traffic)
         return HeldOut.of_sum(outcome.result), len(outcome.clients)
 
-    def _aggregate(self, verb: str, asked: SiteRequest, parameters: Parameters, traffic: SiteBytes) -> SecaggOutcome:
-        """Secure aggregation with the cohort; the first phase travels with the broadcast."""
-        plan = self.sites.plan
-        identities = {number: plan.directory.by_number[number] for number in asked.cohort}
-        server = converse(session_of(plan, asked, verb, parameters), asked.cohort, identities, remove=remove_many_pads)
+    def _identities(self, asked: SiteRequest) -> dict[int, bytes]:
+        return {number: self.sites.plan.directory.by_number[number] for number in asked.cohort}
+
+    def _round_of_epoch(self, asked: SiteRequest, parameters: Parameters) -> ServerSide[SecaggOutcome]:
+        """The next round of the epoch, or the first one of another; after a failure, the next one sets up anew."""
+        session, now = session_of(self.sites.plan, asked, TRAIN, parameters), self._epoch
+        self._epoch = None
+        if now is None:
+            epoch = yield from set_up(session, asked.cohort, self._identities(asked), remove=remove_many_pads)
+            now = _ServerEpoch(epoch, asked.cohort, parameters)
+        else:
+            now.turn += 1
+        outcome = yield from now.epoch.converse(session, now.turn)
+        now.missing = self._present - frozenset(outcome.clients)
+        self._epoch = now
+        return outcome
+
+    def _play(
+        self, verb: str, asked: SiteRequest, server: ServerSide[SecaggOutcome], traffic: SiteBytes
+    ) -> SecaggOutcome:
+        """Secure aggregation with those of the cohort that are present; the first phase travels with the broadcast."""
+        turn = self._epoch.turn + 1 if verb == TRAIN and self._epoch is not None else 0
         requests = next(server)
-        replies = self.sites.ask_round(verb, asked, requests, traffic)
+        openings = {j: pack_number(turn) + first for j, first in requests.items() if j in self._present}
+        replies = self.sites.ask_round(verb, asked, openings, traffic)
         while True:
             try:
                 requests = server.send(replies.items())
@@ -208,19 +274,23 @@ class SecureSumSite(SiteHalf):
         return True
 
     def validate(self, asked: SiteRequest, like: Messages, now: Round) -> None:
-        answer(self._join(asked, TRAIN, self._train_parameters(like, now)), asked.opening)  # the reply is discarded
+        parameters = self._train_parameters(like, now)
+        zeros, seed = np.zeros(parameters.dim, np.uint32), bytes(crypto.KEY) if parameters.surplus else b""
+        joined, request = self._join(asked, TRAIN, parameters)
+        answer(set_vector(joined, zeros, seed), request)  # the reply is discarded
 
     def reply(self, asked: SiteRequest, messages: Messages, now: Round) -> SiteReply:
         parameters = self._train_parameters(messages, now)
         seed = messages.surplus.seeds[0].value if messages.surplus is not None and parameters.surplus else b""
-        joined = self._join(asked, TRAIN, parameters)
-        return _step(set_vector(joined, self.channel.message_format.integers(messages, 0), seed), asked.opening)
+        joined, request = self._join(asked, TRAIN, parameters)
+        return _step(set_vector(joined, self.channel.message_format.integers(messages, 0), seed), request)
 
     def check_evaluation(self, asked: SiteRequest) -> None:
-        answer(self._join_evaluation(asked), asked.opening)
+        answer(*self._join_evaluation(asked))
 
     def reply_metrics(self, asked: SiteRequest, vector: Vector) -> SiteReply:
-        return _step(set_vector(self._join_evaluation(asked), vector), asked.opening)
+        joined, request = self._join_evaluation(asked)
+        return _step(set_vector(joined, vector), request)
 
     def further(self, state: bytes, request: bytes) -> SiteReply:
         return _step(SecaggClientState.from_bytes(state), request)
@@ -228,28 +298,50 @@ class SecureSumSite(SiteHalf):
     def _train_parameters(self, like: Messages, now: Round) -> Parameters:
         return training_parameters(self.channel, self.member.plan.min_cohort, like, now)
 
-    def _join_evaluation(self, asked: SiteRequest) -> SecaggClientState:
+    def _join_evaluation(self, asked: SiteRequest) -> tuple[SecaggClientState, bytes]:
         parameters = evaluation_parameters(self.channel, self.member.plan.min_cohort, len(asked.cohort))
         return self._join(asked, EVALUATE, parameters)
 
-    def _join(self, asked: SiteRequest, verb: str, parameters: Parameters) -> SecaggClientState:
-        """Join secure aggregation with fresh secrets; the vector follows."""
-        plan, least = self.member.plan, self.member.allow.min_cohort
-        policy = SecaggPolicy(
+    def _join(self, asked: SiteRequest, verb: str, parameters: Parameters) -> tuple[SecaggClientState, bytes]:
+        """The state with which this site joins a sum, and the first request; the vector follows."""
+        opening = Reader(asked.opening)
+        turn, session = opening.number(), session_of(self.member.plan, asked, verb, parameters)
+        state = self._set_up(asked, session) if turn == 0 else self._go_on(asked, session, turn)
+        return state, bytes(opening.rest())
+
+    def _go_on(self, asked: SiteRequest, session: SecaggSession, turn: int) -> SecaggClientState:
+        """Join a further round of the epoch in which this site is, with those who have set it up."""
+        kept = self.member.kept()
+        if not kept:
+            raise ProtocolError("This site has not set up an epoch of secure aggregation, or has lost it.")
+        before = SecaggClientState.from_bytes(kept)
+        if not set(before.members) <= set(asked.cohort):
+            raise ProtocolError("Expected a cohort of the sites that have set up this epoch, got another one.")
+        self._policy.validate(session.parameters)
+        return next_round(before, session, turn)
+
+    def _set_up(self, asked: SiteRequest, session: SecaggSession) -> SecaggClientState:
+        """Join the set-up of an epoch with fresh secrets."""
+        known = self.member.plan.directory.by_number
+        return join_round(
+            session,
+            self.member.number,
+            self._policy,
+            identity=self.member.identity,
+            directory={number: known[number] for number in asked.cohort},
+        )
+
+    @property
+    def _policy(self) -> SecaggPolicy:
+        least = self.member.allow.min_cohort
+        return SecaggPolicy(
             threat_model=THREAT_MODELS[self.channel.level],
             min_corrupt=Fraction(1, 20),
             min_cohort=max(least, SecaggPolicy().min_cohort),
             min_survivors=max(least, SecaggPolicy().min_survivors),
         )
-        return join_round(
-            session_of(plan, asked, verb, parameters),
-            self.member.number,
-            policy,
-            identity=self.member.identity,
-            directory={number: plan.directory.by_number[number] for number in asked.cohort},
-        )
 
 
 def _step(state: SecaggClientState, request: bytes) -> SiteReply:
     after, reply = answer(state, request)
-    return SiteReply(reply, after.to_bytes())
+    return SiteReply(reply, after.to_bytes(), lasting=after.session.parameters.rounds > 1)

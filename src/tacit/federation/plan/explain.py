@@ -102,7 +102,7 @@ def explain_plan(plan: FederationPlan) -> PlanExplanation:
 
 
 def _traffic(plan: FederationPlan, state: State) -> Traffic:
-    """One site's bytes in a round of the whole cohort, as the channel counts them."""
+    """One site's bytes in a round of the whole cohort, as the channel counts them: the mean over all rounds."""
     method = plan.method
     _, drawn = draw(method, plan.population, RunKeys.from_seed(plan.seed).at(0), 0)
     now: Round = replace(drawn, cohort=max(_cohort(plan), 1))
@@ -114,9 +114,10 @@ def _traffic(plan: FederationPlan, state: State) -> Traffic:
     )
     if like.samples is not None:
         one = replace(one, samples=like.samples.new_ones(1))
-    overhead = sum(method.channel.overhead(now, tolerated).values(), Traffic())
-    up = method.channel.message_format.sizes(one)[0] + -(-overhead.up // now.cohort)
-    return Traffic(up, download_size(method.channel, view, first=False) + -(-overhead.down // now.cohort))
+    rounds = (method.channel.overhead(replace(now, index=index), tolerated) for index in range(method.rounds))
+    overhead, times = sum((sum(each.values(), Traffic()) for each in rounds), Traffic()), now.cohort * method.rounds
+    up = method.channel.message_format.sizes(one)[0] + -(-overhead.up // times)
+    return Traffic(up, download_size(method.channel, view, first=False) + -(-overhead.down // times))
 
 
 def _cohort(plan: FederationPlan) -> int:

@@ -204,7 +204,7 @@ class FederationServer:
             raise TooFewClientsError(
                 f"Expected at least {self.least} sites in a round, got {len(cohort)}. {self.sites.explanation()}"
             )
-        return cohort
+        return self._channel.invite(cohort)
 
     def _request(self, state: State, now: Round, sent: Broadcast, cohort: Sequence[int]) -> SiteRequest:
         """The request of a round, without the one-time broadcast."""

@@ -123,11 +123,15 @@ def _statement(content: Mapping[str, object]) -> bytes:
 
 @dataclass(frozen=True)
 class StoredConversation:
-    """A conversation of secure aggregation at a site: its digest, the last step, and the client's state."""
+    """A conversation of secure aggregation at a site: its digest, the last step, and the client's state.
+
+    `lasting`: whether later conversations continue from the state.
+    """
 
     session: bytes
     step: int
     state: bytes
+    lasting: bool = False
 
 
 class AcceptedPlan:
@@ -136,7 +140,9 @@ class AcceptedPlan:
     def __init__(self, site: SiteFiles, plan: FederationPlan, data: SiteData) -> None:
         self.plan, self.method, self.folder = plan, plan.method, site.folder_of(plan.digest)
         self.number, self.identity, self.data = site.number, site.identity, data
-        self.channel = plan.channel.at_site(Member(plan, site.number, site.identity, site.allow, self.folder))
+        self.channel = plan.channel.at_site(
+            Member(plan, site.number, site.identity, site.allow, self.folder, self.lasting_state)
+        )
         self.task = plan.task_of(data.own)
         self.model: nn.Module = make_model(self.task, plan.seed)
         self.layout = Layout.of(self.model)
@@ -180,16 +186,33 @@ class AcceptedPlan:
         if not path.exists():
             return None
         reader = Reader(files.read(path, limit=frames.MAX_FRAME_BYTES))
-        return StoredConversation(reader.take(crypto.KEY), reader.number(), bytes(reader.rest()))
+        session, step, lasting = reader.take(crypto.KEY), reader.number(), bool(reader.number(1))
+        return StoredConversation(session, step, bytes(reader.rest()), lasting)
 
     def store(self, conversation: StoredConversation) -> None:
-        """Store a conversation's state, before the reply leaves."""
-        content = conversation.session + pack_number(conversation.step) + conversation.state
-        files.write(self.folder / "conversation", content, private=True)
+        """Store a conversation's state, before the reply leaves; of lasting states, only the latest exists."""
+        numbers = pack_number(conversation.step) + pack_number(conversation.lasting, 1)
+        files.write(self.folder / "conversation", conversation.session + numbers + conversation.state, private=True)
+        if conversation.lasting:
+            self._kept.unlink(missing_ok=True)
 
     def leave(self) -> None:
-        """Erase the conversation's state, so that it cannot continue."""
+        """End the conversation, so that it cannot continue; a lasting state is kept for later ones."""
+        conversation = self.conversation()
+        if conversation is not None and conversation.lasting:
+            files.write(self._kept, conversation.state, private=True)
         (self.folder / "conversation").unlink(missing_ok=True)
+
+    def lasting_state(self) -> bytes:
+        """The latest lasting state; empty: there is none."""
+        conversation = self.conversation()
+        if conversation is not None and conversation.lasting:
+            return conversation.state
+        return files.read(self._kept, limit=frames.MAX_FRAME_BYTES) if self._kept.exists() else b""
+
+    @property
+    def _kept(self) -> Path:
+        return self.folder / "kept"
 
     @torch.no_grad()
     def evaluate(self, weights: Tensor, held_out: Samples) -> HeldOut:

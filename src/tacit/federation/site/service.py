@@ -144,6 +144,7 @@ class Site:
         plan = self._find_accepted(asked.plan)
         self._progress_in_run(plan, asked)
         parts = self._check(plan, asked, TRAIN)
+        self._next_progress(plan, asked, TRAIN)
         self._check_fits(plan, asked, parts)
         progress = self._begin(plan, asked, TRAIN)
         keys = self._secrets()
@@ -199,7 +200,7 @@ class Site:
             plan.leave()
             raise
         if reply.state:
-            plan.store(StoredConversation(session, step, reply.state))
+            plan.store(StoredConversation(session, step, reply.state, reply.lasting))
         return reply.body
 
     # Checks of a request
@@ -269,14 +270,18 @@ class Site:
 
     def _begin(self, plan: AcceptedPlan, asked: SiteRequest, verb: str) -> SiteProgress:
         """Note the attempt durably, so it is never answered again, and leave any earlier conversation."""
+        begun = self._next_progress(plan, asked, verb)
+        plan.leave()
+        plan.note(begun)
+        return begun
+
+    def _next_progress(self, plan: AcceptedPlan, asked: SiteRequest, verb: str) -> SiteProgress:
+        """The site's progress with this attempt; raises unless it is a new one, and within the limits."""
         limit = plan.plan.max_evaluations
         if verb == TRAIN:
             most = plan.method.terms.max_participations(plan.layout.dim)
             limit = plan.plan.max_answers if most is None else min(most, plan.plan.max_answers)
-        begun = plan.progress.join(asked.run).begin(verb, (asked.round, asked.attempt), limit)
-        plan.leave()
-        plan.note(begun)
-        return begun
+        return plan.progress.join(asked.run).begin(verb, (asked.round, asked.attempt), limit)
 
     def _charge(self, plan: AcceptedPlan, asked: SiteRequest, now: ClientRound) -> None:
         """Charge the attempt to the site's own ledger, before drawing noise."""

@@ -57,11 +57,12 @@ class SecureSum(Channel):
         corrupt: the fraction of a cohort that may collude with the server.
         dropout: the fraction that may drop out, in any phase; if more do, or more than noise in shares provides for
             (`DistributedGaussian(dropouts=...)`), the round ends without a sum.
-        bits: sums are modulo 2^bits; fewer than 32 save bytes and make the grid coarser.
+        bits: sums are modulo 2^bits at most. Where noise is in shares, integers have as few bits as a sum needs
+            (`Grid`); messages without noise use all, and fewer than 32 make their grid coarser.
         value_range: the largest absolute value in a message without noise; a client that exceeds it drops out.
         conversation: run the protocol with real keys and messages.
         epoch: rounds for which clients set up once, if the whole population takes part in every round. Where cohorts
-            are drawn, every round has a set-up of its own.
+            are drawn, every round has a set-up of its own: whoever holds a client's shares must be there to open them.
 
     Formal guarantees: if at most the given fractions collude and drop out, the server and the colluders together learn
     nothing beyond the sum of the other clients' messages, which are 3 or more; up to 64 clients with certainty, above
@@ -131,21 +132,23 @@ class SecureSum(Channel):
         if now.cohort == 0:
             return {}
         parameters = self.parameters(1, now, tolerated or None)
-        return _overhead(parameters, first=now.index % parameters.rounds == 0)
+        turn = now.index % parameters.rounds
+        return _overhead(parameters, turn if turn in (0, parameters.rounds - 1) else 1)  # all in between are the same
 
-    def parameters(self, dim: int, now: Round, tolerated: int | None = None) -> Parameters:
+    def parameters(self, dim: int, now: Round, tolerated: int | None = None, bits: int = 0) -> Parameters:
         """The protocol's parameters for this round's cohort.
 
         `tolerated`: the number of lost clients that noise in shares provides for; None: it is not in shares. If more
-        are lost, there is no sum, because the variance of its noise would reveal their number.
+        are lost, there is no sum, because the variance of its noise would reveal their number. `bits`: of a number, by
+        its grid.
         """
         if now.cohort < MIN_COHORT:
             raise TooFewClientsError(
                 f"Secure aggregation needs at least {MIN_COHORT} clients, but round {now.index + 1} has fewer. "
                 "Use larger cohorts."
             )
-        parameters = self.parameters_for(now.cohort, dim)
-        if now.cohort == now.population:
+        parameters = replace(self.parameters_for(now.cohort, dim), bits=bits or self.bits)
+        if now.expected_cohort == now.population:  # between sites, some of them may be absent
             parameters = replace(parameters, rounds=self.epoch)
         if tolerated is None:
             return parameters
@@ -185,7 +188,9 @@ class SecureSumConversation(Conversation):
         channel, steps = self.channel, self.channel.message_format
         if not channel.conversation or messages.rows.count == 0:
             return add(messages)
-        parameters = channel.parameters(messages.rows.dim, now, _max_losses(messages.surplus))
+        assert messages.grid_step is not None  # `send` rounds every message
+        losses = _max_losses(messages.surplus)
+        parameters = channel.parameters(messages.rows.dim, now, losses, messages.grid_step.bits)
         vectors = {client: steps.integers(messages, i) for i, client in enumerate(messages.clients.tolist())}
         seeds = {} if messages.surplus is None else messages.surplus.seeds
         roots = {client: seed.value for client, seed in seeds.items()} if parameters.surplus else {}
@@ -219,7 +224,8 @@ class SecureSumConversation(Conversation):
         if now.cohort == 0 or total.grid_step is None:
             return add_noise(total)
         self._check_enough(total, now)
-        return add_noise(replace(total, total=_centre(total.total, total.grid_step.size, self.channel.bits)))
+        centred = _centre(total.total, total.grid_step.size, total.grid_step.bits or self.channel.bits)
+        return add_noise(replace(total, total=centred))
 
     def _check_enough(self, total: Sum, now: Round) -> None:
         survivors, tolerated = int(total.weight), _max_losses(total.surplus)
@@ -254,8 +260,8 @@ def _max_losses(surplus: Surplus | None) -> int | None:
 
 
 @cache
-def _overhead(parameters: Parameters, *, first: bool) -> Mapping[str, Traffic]:
-    sizes = cohort_bytes(parameters, first=first)
+def _overhead(parameters: Parameters, turn: int) -> Mapping[str, Traffic]:
+    sizes = cohort_bytes(parameters, turn)
     payload = packed_size(parameters.dim, parameters.bits) * parameters.cohort
     sizes[Phase.UPLOAD] += Traffic(up=-payload)
     return by_part(sizes)
@@ -263,15 +269,23 @@ def _overhead(parameters: Parameters, *, first: bool) -> Mapping[str, Traffic]:
 
 @dataclass(frozen=True)
 class RingFormat:
-    """Rows in steps of their grid, as integers modulo 2^bits; a pad, added in the protocol, does not lengthen them."""
+    """Rows in steps of their grid, as integers modulo 2^bits; a pad, added in the protocol, does not lengthen them.
+
+    Attributes:
+        bits: at most; a grid may need fewer.
+    """
 
     bits: int
 
+    def bits_of(self, messages: Messages) -> int:
+        """The bits of these integers."""
+        return (messages.grid_step and messages.grid_step.bits) or self.bits
+
     def integers(self, messages: Messages, i: int) -> Vector:
         """Row i in steps of its grid, modulo 2^bits."""
-        assert messages.grid_step is not None  # `SecureSum.send` rounds every message
+        assert messages.grid_step is not None
         steps = (messages.rows.dense()[i] / messages.grid_step.size).to(torch.int64).cpu().numpy()
-        return (steps & (1 << self.bits) - 1).astype(np.uint32)
+        return (steps & (1 << self.bits_of(messages)) - 1).astype(np.uint32)
 
     def numbers(self, integers: Vector, like: Messages) -> Tensor:
         """Integers in steps of the grid as numbers, in [0, 2^bits) steps."""
@@ -279,17 +293,17 @@ class RingFormat:
         return torch.from_numpy(integers.astype(np.float64)).mul_(like.grid_step.size)
 
     def pack(self, messages: Messages, i: int, now: Round) -> bytes:
-        return pack_vector(self.integers(messages, i), self.bits)
+        return pack_vector(self.integers(messages, i), self.bits_of(messages))
 
     def read(self, data: bytes, client: int, like: Messages, now: Round) -> Messages:
         """The row whose numbers are nearest to zero; it exists only before a pad is added."""
-        row = self.numbers(unpack_vector(data, like.rows.dim, self.bits), like)
+        row = self.numbers(unpack_vector(data, like.rows.dim, self.bits_of(like)), like)
         assert like.grid_step is not None
-        centred = _centre(row, like.grid_step.size, self.bits)
+        centred = _centre(row, like.grid_step.size, self.bits_of(like))
         return Messages(torch.tensor([client]), DenseRows(centred[None]), grid_step=like.grid_step)
 
     def sizes(self, messages: Messages) -> tuple[int, ...]:
-        return (packed_size(messages.rows.dim, self.bits),) * messages.rows.count
+        return (packed_size(messages.rows.dim, self.bits_of(messages)),) * messages.rows.count
 
 
 def _centre(total: Tensor, step: float, bits: int) -> Tensor:

@@ -27,6 +27,7 @@ INTEGER_DISTANCE = 2.0**-62  # total variation of a round from its price, for up
 REAL_VALUED = "The noise is real-valued: what its rounding to floating-point numbers reveals is not covered."
 WIDE_BITS = 24  # integers of this many bits have room for the usual grid
 MIN_STEPS_NARROW = 16  # with fewer bits
+_SIZES = 300  # of cohorts whose sums are tried
 INTEGER_NOISES: dict[str, type[DiscreteGaussian] | type[Skellam]] = {"gaussian": DiscreteGaussian, "skellam": Skellam}
 
 
@@ -161,7 +162,8 @@ class Grid:
 
     Args:
         noise: `gaussian` (the discrete Gaussian), or `skellam`, for which amplification bounds are less tight.
-        bits: sums are modulo 2^bits; fewer than 32 save bytes and cost accuracy.
+        bits: sums are modulo 2^bits at most: integers are sent with as few bits as a sum of the largest cohort needs on
+            its grid, which costs nothing. A smaller limit makes the grid coarser, which saves bytes and costs accuracy.
         steps: the bound in steps of the grid, rounded up to at most twice this number; None: 4096 or 11·√d, whichever
             is larger, or as many as fit into `bits`.
 
@@ -195,7 +197,7 @@ class Grid:
         numbers = torch.empty(rows.shape, dtype=torch.float64, device=rows.device)
         for row, number, source in zip(rows, numbers, _rounding_sources(messages, noise, now), strict=True):
             number.copy_(_to_numbers(lattice.quantize(row.cpu().numpy(), source), lattice, row))
-        step = GridStep(1 / lattice.scale, lattice.inflation)
+        step = GridStep(1 / lattice.scale, lattice.inflation, lattice.bits)
         return replace(messages, rows=DenseRows(numbers), grid_step=step)
 
     def draw(self, like: Tensor, noise: SharedNoise, count: float, key: Key, now: Round) -> Tensor:
@@ -215,7 +217,7 @@ class Grid:
     def lattice(self, noise: SharedNoise, dim: int, now: Round) -> Lattice:
         """The round's grid; its step is the same in all rounds, so it does not reveal the cohort's size."""
         expect(now.cohort <= now.max_cohort, "a cohort that the grid has room for", "Use larger cohorts.")
-        lattice = _fit_lattice(self, noise, dim, now.max_cohort)
+        lattice = _shorten_lattice(self, noise, dim, now.max_cohort)
         return lattice.for_cohort(max(now.cohort, 1), noise.of_cohort(now.cohort), noise.multiplier)
 
 
@@ -249,6 +251,18 @@ def _fit_lattice(grid: Grid, noise: SharedNoise, dim: int, max_cohort: int) -> L
         smooth = distance_of_sum([(lattice.noise.sigma**2, max_cohort)], dim) <= INTEGER_DISTANCE / 8
         expect(smooth, f"more noise per client than {lattice.noise.sigma:.3g} steps", advice)
     return lattice
+
+
+@lru_cache(maxsize=64)
+def _shorten_lattice(grid: Grid, noise: SharedNoise, dim: int, max_cohort: int) -> Lattice:
+    """The same lattice with as few bits as the sum of no cohort overflows, the smaller ones with more noise included.
+
+    Of large cohorts, `_SIZES` sizes are tried, and there is a bit to spare for those in between.
+    """
+    lattice, stride = _fit_lattice(grid, noise, dim, max_cohort), -(-max_cohort // _SIZES)
+    sizes = [0, *range(max_cohort, 0, -stride)]
+    needed = (lattice.for_cohort(max(size, 1), noise.of_cohort(size), noise.multiplier).min_bits for size in sizes)
+    return replace(lattice, bits=min(max(needed) + (stride > 1), grid.bits))
 
 
 def _finite(rows: Rows) -> Rows:

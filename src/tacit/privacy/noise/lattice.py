@@ -185,14 +185,26 @@ class Lattice:
         return centred / self.scale
 
     @property
+    def min_bits(self) -> int:
+        """As few bits as there can be, up to `bits`, for sums to overflow with probability 2⁻⁶⁴ at most."""
+        least = (self.cohort * self.max_coordinate).bit_length() + 1
+        return next((bits for bits in range(least, self.bits) if self._tail_of(bits) <= MAX_OVERFLOW), self.bits)
+
+    @property
     def _headroom(self) -> int:
-        """The smallest magnitude of noise that can make the sum of honest rows overflow."""
-        return (1 << self.bits - 1) - self.cohort * self.max_coordinate
+        return self._headroom_of(self.bits)
+
+    def _headroom_of(self, bits: int) -> int:
+        """The smallest magnitude of noise that can make the sum of honest rows overflow this many bits."""
+        return (1 << bits - 1) - self.cohort * self.max_coordinate
 
     @property
     def _tail(self) -> float:
+        return self._tail_of(self.bits)
+
+    def _tail_of(self, bits: int) -> float:
         """The probability of overflow by the noise's tail bound, without building its table."""
-        return min(1.0, self.dim * self.noise.tail_bound(self.cohort, self._headroom))
+        return min(1.0, self.dim * self.noise.tail_bound(self.cohort, self._headroom_of(bits)))
 
     def _within(self, values: Integers) -> bool:
         """Σ q² ≤ Δ₂², exactly: squares below 2⁶², summed in 32-bit halves, which have room for 2³¹ of them."""

@@ -56,7 +56,7 @@ with every corrupt one lying; and the committee keeps a quorum even if its corru
 """
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import cached_property, lru_cache
@@ -254,13 +254,17 @@ def _previous(nonce: bytes) -> bytes:
 
 
 def roster_digest(context: bytes, leaves: dict[int, bytes]) -> bytes:
-    """The digest on which all rosters must agree: who announced, and the digest of its key with its commitment."""
+    """The digest on which all rosters must agree: who announced, and what to: see `roster_leaf`."""
     return crypto.digest("roster", context, _concatenate(leaves))
 
 
-def key_digest(key: bytes) -> bytes:
-    """The digest of a client's key, which stands for it at clients that are not its neighbours."""
-    return hashlib.sha256(b"tacit key" + key).digest()
+def roster_leaf(key: bytes, committed: bytes) -> bytes:
+    """What a roster's digest fixes of a client: its commitment to nonces; if no order is drawn, its key.
+
+    On sparse graphs, others than its neighbours need no key of a client. Its own signature binds its key to the
+    commitment and the session, so an honest client has one key; a colluder that shows several tells its own secrets.
+    """
+    return committed or hashlib.sha256(b"tacit key" + key).digest()
 
 
 def draw_order(roster: bytes, nonces: dict[int, bytes]) -> bytes:
@@ -287,20 +291,31 @@ class Circle:
     parameters: GraphParameters
     order: bytes
 
+    @property
+    def clients(self) -> tuple[int, ...]:
+        """In their order."""
+        return _in_order(self.members, self.order) if self.parameters.distances else self.members
+
     @cached_property
-    def clients(self) -> list[int]:
-        """Sorted by 16 pseudorandom bytes each; ties, which are negligible, are broken by client number."""
-        if not self.parameters.distances:
-            return list(self.members)
-        stream = hashlib.shake_256(self.order).digest(16 * len(self.members))
-        ranks = {client: stream[16 * place : 16 * place + 16] for place, client in enumerate(self.members)}
-        return sorted(self.members, key=lambda client: (ranks[client], client))
+    def places(self) -> dict[int, int]:
+        """The place of each client in the order."""
+        return {client: place for place, client in enumerate(self.clients)}
+
+    def own_pads(self, client: int, others: Iterable[int]) -> list[int]:
+        """Of these clients, ascending, those whose pad with this one derives from a share of this one's secret.
+
+        Those within half a circle ahead: of two clients, each owns half of its pads, and one owns each.
+        """
+        own, count = self.places[client], len(self.members)
+        ahead = {other: (self.places[other] - own) % count for other in others}
+        half = {j for j, steps in ahead.items() if 2 * steps == count and own < self.places[j]}
+        return sorted(half | {j for j, steps in ahead.items() if 0 < 2 * steps < count})
 
     def neighbours(self, client: int) -> frozenset[int]:
         """The neighbours of one client, without itself."""
         if not self.parameters.distances:
             return frozenset(self.members) - {client}
-        return _near(self.clients, self.clients.index(client), self.parameters.distances)
+        return _near(self.clients, self.places[client], self.parameters.distances)
 
     def neighbourhoods(self) -> dict[int, frozenset[int]]:
         """The neighbours of every client."""
@@ -312,6 +327,17 @@ class Circle:
     def committee(self) -> frozenset[int]:
         """The clients whose signatures on the survivors count."""
         return frozenset(self.clients[: self.parameters.committee])
+
+    def enough_holders(self, openers: frozenset[int], enough: int) -> frozenset[int]:
+        """Openers, as few as possible, such that `enough` hold shares of each client, or all that do if they are fewer.
+
+        None of them can be left out. Whom the rule chooses depends on places alone.
+        """
+        if not self.parameters.distances:
+            return frozenset(sorted(openers)[:enough])
+        clients = self.clients
+        marks = bytes(client in openers for client in clients)
+        return frozenset(clients[place] for place in _enough(marks, self.parameters.distances, enough))
 
     def check_survivors(self, survivors: frozenset[int]) -> None:
         """Raise `ProtocolError` unless each survivor has enough neighbours among the survivors."""
@@ -330,10 +356,32 @@ class Circle:
 
 
 @lru_cache(maxsize=8)
+def _in_order(members: tuple[int, ...], order: bytes) -> tuple[int, ...]:
+    """Sorted by 16 pseudorandom bytes each; ties, which are negligible, are broken by client number."""
+    stream = hashlib.shake_256(order).digest(16 * len(members))
+    ranks = {client: stream[16 * place : 16 * place + 16] for place, client in enumerate(members)}
+    return tuple(sorted(members, key=lambda client: (ranks[client], client)))
+
+
+@lru_cache(maxsize=8)
 def _places(count: int, distances: tuple[int, ...]) -> NDArray[np.int64]:
     """The places of all neighbours of each place on a circle: (places, neighbours)."""
     steps = np.array([sign * step for step in distances for sign in (1, -1)], np.int64)
     return (np.arange(count)[:, None] + steps) % count
+
+
+@lru_cache(maxsize=8)
+def _enough(marks: bytes, distances: tuple[int, ...], enough: int) -> tuple[int, ...]:
+    """The marked places that are left if each is left out whose neighbours and itself keep `enough` others."""
+    count = len(marks)
+    held = np.concatenate([np.arange(count)[:, None], _places(count, distances)], 1)
+    chosen = np.frombuffer(marks, np.uint8).astype(np.int64)
+    holders = chosen[held].sum(1)
+    for place in np.flatnonzero(chosen):
+        if holders[held[place]].min() > enough:
+            holders[held[place]] -= 1
+            chosen[place] = 0
+    return tuple(np.flatnonzero(chosen).tolist())
 
 
 def _near(clients: Sequence[int], place: int, distances: Sequence[int]) -> frozenset[int]:

@@ -7,6 +7,7 @@ opened their shares.
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 from tacit.errors import TooFewClientsError
 from tacit.protocols import crypto
@@ -52,8 +53,8 @@ class Announced:
         return self.key + self.nonce + self.signature
 
     @property
-    def digest(self) -> bytes:
-        return graph.key_digest(self.key) + self.nonce
+    def leaf(self) -> bytes:
+        return graph.roster_leaf(self.key, self.committed)
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,6 +88,11 @@ class RosterGraph:
         """Whether wrong shares of all that may lie are corrected; else a liar may make an honest client look so."""
         return bool(self.parameters.distances) or self.parameters.max_wrong >= p.colluding
 
+    @cached_property
+    def own_pads(self) -> Mapping[int, list[int]]:
+        """The neighbours of each client with which it owns the pad."""
+        return {client: self.circle.own_pads(client, near) for client, near in self.neighbours.items()}
+
     def holders(self, client: int, present: Iterable[int]) -> frozenset[int]:
         """The present holders of shares of this client's secrets: its neighbours and itself."""
         return (self.neighbours[client] | {client}).intersection(present)
@@ -97,7 +103,7 @@ class PaddedUpload:
     """The fields of an upload beside its vector.
 
     Attributes:
-        escrowed: the secrets of pads, each encrypted with a share of the neighbour's secret.
+        escrowed: the secrets of owned pads, each encrypted with a share of the neighbour's secret.
         spares: the secrets of pads with neighbours whose shares are disputed, shared once more.
         noise: the seed of the client's noise, encrypted; empty if nobody will remove it.
     """
@@ -166,18 +172,20 @@ class SecretRecovery:
         misbehaviour: Misbehaviour,
         uploads: Mapping[int, PaddedUpload],
         revealed: Mapping[int, Revealed],
+        certain: int = 0,
     ) -> None:
+        """`certain`: how many shares of a secret must fit, because others could still be asked; 0: nobody is left."""
         self._p, self._turn, self._binding = p, turn, binding
         self._around, self._dealings, self._uploads = around, dealings, uploads
         self._survivors = frozenset(uploads)
-        self._revealed, self.misbehaviour = revealed, misbehaviour
+        self._revealed, self.misbehaviour, self._certain = revealed, misbehaviour, certain
         self._suspects: frozenset[int] = misbehaviour.holders
 
     def pads(self, sharers: frozenset[int]) -> tuple[list[bytes], list[bytes]]:
         """The keys of the pads that remain in the sum: of those added, and of those subtracted."""
         binding = self._binding
         seeds = self._recover({i: each.seeds for i, each in self._revealed.items()}, self._survivors, Shared.SEED)
-        added = [pads.own_pad_key(shares.secret_of(seeds[j]), binding, j) for j in sorted(self._survivors)]
+        added = [pads.own_pad_key(seeds[j], binding, j) for j in sorted(self._survivors)]
         subtracted: list[bytes] = []
         lost = sharers - self._survivors
         pad_shares = {i: each.pads for i, each in self._revealed.items()}
@@ -188,17 +196,19 @@ class SecretRecovery:
         return added, subtracted
 
     def _pairs(self, dropout: int, given: Mapping[int, Mapping[int, Field]]) -> dict[int, bytes]:
-        """A dropout's secrets with survivors, which they have escrowed with their shares of its secret."""
+        """The secrets of a dropout's pads with survivors: from their shares of its secret, or encrypted with them."""
         right, corrections = self._right(given, dropout, Shared.PAD), self._corrections(dropout, Shared.PAD)
         holdings = self._dealings[dropout].holdings(right, corrections)
         near = self._around.neighbours[dropout] & self._survivors
-        return {j: self._escrow_secret(dropout, j, holdings[j]) for j in near}
+        return {j: self._pair_secret(dropout, j, holdings[j]) for j in near}
 
-    def _escrow_secret(self, dropout: int, client: int, held: Field) -> bytes:
+    def _pair_secret(self, dropout: int, client: int, held: Field) -> bytes:
         """The secret of a survivor with a dropout; what a survivor lies about it falsifies its own vector."""
         upload = self._uploads[client]
         if dropout in upload.spares:
             return self._spare(dropout, client, upload.spares[dropout])
+        if dropout not in upload.escrowed:
+            return shares.pair_secret(held, self._binding, dropout, client)
         return shares.escrow(upload.escrowed[dropout], held, self._binding, dropout, client)
 
     def _spare(self, dropout: int, client: int, spare: Dealing) -> bytes:
@@ -209,11 +219,10 @@ class SecretRecovery:
         }
         liars = self._around.parameters.max_wrong
         wrong = spare.wrong_holders(by_holder, spare.corrections(), liars, self._suspects)
-        if wrong is not None:
-            return shares.secret_of(
-                spare.recover({j: share for j, share in by_holder.items() if j not in wrong}, spare.corrections())
-            )
-        if len(by_holder) < spare.threshold + 2 * liars:
+        if wrong is not None and len(by_holder) - len(wrong) >= self._certain:
+            right = {j: share for j, share in by_holder.items() if j not in wrong}
+            return spare.recover(right, spare.corrections())
+        if self._certain or len(by_holder) < spare.threshold + 2 * liars:
             raise TooFewClientsError(f"The shares of client {client} are too few or inconsistent: there is no sum.")
         if self._around.corrects_all(self._p):
             self._name(dealer=client)
@@ -222,19 +231,18 @@ class SecretRecovery:
     def noise_seeds(self) -> dict[int, bytes]:
         """The seeds of the noise that is removed, by client."""
         noise_shares = {i: each.noise for i, each in self._revealed.items()}
-        limbs = self._recover(noise_shares, shares.noise_removed(self._p, self._survivors), Shared.NOISE)
-        keys = {j: shares.secret_of(each) for j, each in limbs.items()}
+        keys = self._recover(noise_shares, shares.noise_removed(self._p, self._survivors), Shared.NOISE)
         return {j: shares.wrap(self._uploads[j].noise, key, self._binding, j) for j, key in keys.items()}
 
     def _recover(
         self, given: Mapping[int, Mapping[int, Field]], clients: frozenset[int], secret: Shared
-    ) -> dict[int, list[int]]:
-        """The limbs of these clients' secrets, from the holders' shares; holders whose shares are wrong are named."""
-        limbs = {}
+    ) -> dict[int, bytes]:
+        """These clients' secrets, from the holders' shares; holders whose shares are wrong are named."""
+        secrets = {}
         for client in sorted(clients):
             corrections = self._corrections(client, secret)
-            limbs[client] = self._dealings[client].recover(self._right(given, client, secret), corrections)
-        return limbs
+            secrets[client] = self._dealings[client].recover(self._right(given, client, secret), corrections)
+        return secrets
 
     def _corrections(self, client: int, secret: Shared) -> Field:
         return self._dealings[client].corrections(shares.place_of(self._p, secret, self._turn))
@@ -249,7 +257,7 @@ class SecretRecovery:
         }
         corrections = self._corrections(client, secret)
         wrong = each.wrong_holders(usable, corrections, self._around.parameters.degree, self._suspects)
-        if wrong is None:
+        if wrong is None or len(usable) - len(wrong) < self._certain:
             raise TooFewClientsError(f"The shares of client {client} are too few or inconsistent: there is no sum.")
         self._suspects |= wrong
         self.misbehaviour = Misbehaviour(

@@ -18,7 +18,6 @@ from tacit.wire.packing import packed_size
 
 Vector = NDArray[np.uint32]
 RemovePads = Callable[[Vector, Sequence[bytes], Sequence[bytes]], None]  # from a total: those added, those subtracted
-PAIR = 16  # bytes of the secret that two neighbours have in common
 CHUNK = 1 << 16  # words added at a time: 256 KiB stay in the cache between cipher and sum
 _WHOLE: dict[int, Any] = {8: np.dtype("u1"), 16: np.dtype("<u2"), 32: np.dtype("<u4")}
 _BLOCK = 1 << 16  # values of other widths packed at a time; a multiple of 8, so blocks end at whole bytes
@@ -30,16 +29,6 @@ _BLOCK = 1 << 16  # values of other widths packed at a time; a multiple of 8, so
 def own_pad_key(seed: bytes, binding: bytes, client: int) -> bytes:
     """The key of a client's own pad."""
     return crypto.derive(seed, "own pad", binding, client)
-
-
-def pair_secret(shared: bytes, binding: bytes, client: int, neighbour: int) -> bytes:
-    """The secret of two neighbours' pads in an epoch, from what they have in common by their keys."""
-    return crypto.derive(shared, "pair", binding, *sorted((client, neighbour)), length=PAIR)
-
-
-def round_secret(secret: bytes, binding: bytes, client: int, neighbour: int) -> bytes:
-    """The common secret of two neighbours in one round; it reveals neither that of the epoch nor another round's."""
-    return crypto.derive(secret, "round pair", binding, *sorted((client, neighbour)), length=PAIR)
 
 
 def pair_pad_key(secret: bytes, binding: bytes, client: int, neighbour: int) -> bytes:

@@ -6,8 +6,8 @@ cancels with that neighbour's. For each client either the seed of its own pad is
 others (it dropped out).
 
 A client sets up once for all rounds of an epoch: keys, neighbours, shares of the secrets of every round, and with whom
-it pads. In a round it uploads, agrees and opens. Whoever is lost in a round may take part in the next one
-(`secagg_messages.next_round`).
+it pads. In a round it uploads, agrees and opens. Only the committee's agreement counts, so against an active server
+nobody else is asked for it. Whoever is lost in a round may take part in the next one (`secagg_messages.next_round`).
 
 All secrets derive from one root of 32 bytes, drawn once in an epoch. Every reply is a pure function of state and
 request: a state that was restored after a crash gives the same reply again, never a second version of it (which would
@@ -29,7 +29,6 @@ from tacit.protocols.secagg.pads import (
     own_pad_key,
     pack_vector,
     pair_pad_key,
-    pair_secret,
     reduce,
     unpack_vector,
 )
@@ -68,8 +67,9 @@ def answer(state: SecaggClientState, request: bytes) -> tuple[SecaggClientState,
     phases = {state.phase, Phase.SHARE} if state.draws and state.phase is Phase.DRAW else {state.phase}
     sizes = secagg_messages.max_sizes(state.session.parameters)
     frame = secagg_messages.unpack(request, max(sizes[phase].down for phase in phases))
-    expected = (Direction.REQUEST, state.session.round, state.client, state.expected_binding)
-    if frame.kind not in phases or (frame.direction, frame.round, frame.client, frame.binding) != expected:
+    expected = (Direction.REQUEST, state.session.round, state.client)
+    addressed = (frame.direction, frame.round, frame.client) == expected and frame.is_bound(state.expected_binding)
+    if frame.kind not in phases or not addressed:
         raise ProtocolError(f"Expected a request to {state.phase.name.lower()} in this round, got another message.")
     reader = Reader(frame.body)
     after, body = _STEPS[frame.kind](state, reader)
@@ -111,7 +111,6 @@ def _share(state: SecaggClientState, reader: Reader) -> tuple[SecaggClientState,
         members=circle.members,
         order=circle.order,
         challenge=roster.challenge,
-        pads={j: pair_secret(shared[j], binding, state.client, j) for j in near},
         deals=deals,
         holds={j: shares.holder_key(shared[j], binding, j, state.client) for j in shared},
         directory={j: state.directory[j] for j in signers},
@@ -133,7 +132,7 @@ def _check(state: SecaggClientState, reader: Reader) -> tuple[SecaggClientState,
 def _confirm(state: SecaggClientState, reader: Reader) -> tuple[SecaggClientState, bytes]:
     sharers, disputed = reader.subset(state.members), read_disputed(reader, state.session.parameters)
     _check_present(state, sharers, "has shared its secrets")
-    if not disputed <= state.pads.keys() & sharers:
+    if not disputed <= state.near & sharers:
         raise ProtocolError("Expected disputes with neighbours that have shared their secrets, got other clients.")
     signature = b""
     if state.active_server:
@@ -143,7 +142,6 @@ def _confirm(state: SecaggClientState, reader: Reader) -> tuple[SecaggClientStat
         phase=Phase.UPLOAD,
         sharers=sharers,
         disputed=disputed,
-        pads=_only(state.pads, sharers),
         holds=_only(state.holds, sharers),
     )
     return after, signature
@@ -154,9 +152,10 @@ def _upload(state: SecaggClientState, reader: Reader) -> tuple[SecaggClientState
         raise ProtocolError("This client has no vector yet: it cannot upload.")
     if state.active_server and not (state.confirmed and reader.at_end):  # a server repeats itself if a reply was lost
         _check_quorum(state, reader, state.sharers, sharers_statement(state.binding, state.members, state.sharers))
-    near, binding, p = sorted(state.pads), state.expected_binding, state.session.parameters
-    secrets = {j: pads.round_secret(state.pads[j], binding, state.client, j) for j in near}
-    escrowed = [_escrow_secret(state, j, secrets[j], binding) for j in near]
+    circle, binding, p = state.circle, state.expected_binding, state.session.parameters
+    owned = circle.own_pads(state.client, state.near)
+    secrets = _pair_secrets(state, owned, binding)
+    escrowed = [_escrow_secret(state, j, secrets[j], binding) for j in owned]
     spares = [_spare(state, j, secrets[j]) for j in sorted(state.disputed)]
     noise = b""
     if state.client in state.noise_dealers:
@@ -165,7 +164,7 @@ def _upload(state: SecaggClientState, reader: Reader) -> tuple[SecaggClientState
     last = state.turn == p.rounds - 1
     after = replace(
         state,
-        phase=Phase.AGREE if state.active_server else Phase.OPEN,
+        phase=Phase.AGREE if state.active_server and state.client in circle.committee() else Phase.OPEN,
         root=b"" if last else state.root,
         deals={} if last else state.deals,
         vector=b"",
@@ -182,11 +181,11 @@ def _agree(state: SecaggClientState, reader: Reader) -> tuple[SecaggClientState,
 
 
 def _open(state: SecaggClientState, reader: Reader) -> tuple[SecaggClientState, bytes]:
-    survivors = reader.subset(state.members) if state.active_server else _read_survivors(state, reader)
+    survivors = reader.subset(state.members) if state.survivors else _read_survivors(state, reader)
     spares = read_spares(reader, state.session.parameters)
+    if state.survivors not in (survivors, frozenset()):  # those were checked
+        raise ProtocolError("The survivors are not those that this client has signed.")
     if state.active_server:
-        if survivors != state.survivors:  # those were checked
-            raise ProtocolError("The survivors are not those that this client has signed.")
         statement = agreement_statement(state.expected_binding, state.members, survivors)
         _check_quorum(state, reader, survivors, statement)
     if not all(j in state.holds.keys() & survivors and lost in state.sharers - survivors for j, lost in spares):
@@ -237,8 +236,17 @@ def pad_vector(state: SecaggClientState, secrets: Table) -> bytes:
     return pack_vector(reduce(total, p.bits), p.bits)
 
 
+def _pair_secrets(state: SecaggClientState, owned: Iterable[int], binding: bytes) -> dict[int, bytes]:
+    """The secrets of this client's pads in this round, by neighbour, of which it owns some."""
+    p, client, secrets = state.session.parameters, state.client, dict[int, bytes]()
+    for j in sorted(state.near):
+        key, pair = (state.deals[j], (client, j)) if j in owned else (state.holds[j], (j, client))
+        secrets[j] = shares.pair_secret(shares.elements_of(key, p, Shared.PAD, state.turn), binding, *pair)
+    return secrets
+
+
 def _escrow_secret(state: SecaggClientState, neighbour: int, secret: bytes, binding: bytes) -> bytes:
-    """The secret of a pad, which can be read if the neighbour drops out, and this client, too, by then."""
+    """The secret of an owned pad, which can be read if the neighbour drops out, and this client, too, by then."""
     part = shares.elements_of(state.holds[neighbour], state.session.parameters, Shared.PAD, state.turn)
     return shares.escrow(secret, part, binding, neighbour, state.client)
 
@@ -247,7 +255,7 @@ def _spare(state: SecaggClientState, neighbour: int, secret: bytes) -> bytes:
     """The same secret, shared among all holders: for a neighbour whose share at this client is disputed."""
     keys = [state.deals[j] for j in sorted(state.deals)]
     elements = [shares.spare_elements(key, state.expected_binding, neighbour) for key in keys]
-    none = np.zeros(0, np.uint64)
+    none = np.zeros(0, np.uint64)  # nothing is checked
     return shares.corrections([secret], none, elements, state.circle.parameters.threshold)
 
 
@@ -265,7 +273,7 @@ def _private_key(state: SecaggClientState) -> PrivateKey:
 
 def _secret(state: SecaggClientState, secret: Shared, turn: int) -> bytes:
     """One of this client's secrets in one round."""
-    return crypto.derive(state.root, secret.name.lower(), state.binding, turn, length=shares.SECRET)
+    return shares.new_secret(crypto.derive(state.root, secret.name.lower(), state.binding, turn))
 
 
 def _nonces(state: SecaggClientState) -> list[bytes]:
@@ -288,7 +296,7 @@ def _deal(state: SecaggClientState, threshold: int) -> bytes:
 
 def _check_roster(state: SecaggClientState, roster: Roster) -> tuple[Circle, bytes]:
     """The clients in their order and the binding, if this client may share its secrets with them."""
-    members, p = tuple(sorted({*roster.entries, *roster.digests})), state.session.parameters
+    members, p = tuple(sorted({*roster.entries, *roster.nonces})), state.session.parameters
     if not state.min_announced <= len(members) <= p.cohort:
         raise ProtocolError(f"Expected {state.min_announced} to {p.cohort} clients, got {len(members)}.")
     keys = {j: entry[:KEY] for j, entry in roster.entries.items()}
@@ -298,8 +306,7 @@ def _check_roster(state: SecaggClientState, roster: Roster) -> tuple[Circle, byt
         raise ProtocolError("Two clients announced the same key.")
     nonces = _check_nonces(state, roster) if p.draws else {}
     committed = {j: graph.commitment(nonce, state.draws) for j, nonce in nonces.items()}
-    digests = {j: graph.key_digest(key) for j, key in keys.items()} | {j: d[:KEY] for j, d in roster.digests.items()}
-    leaves = {j: digests[j] + committed.get(j, b"") for j in members}
+    leaves = {j: graph.roster_leaf(keys.get(j, b""), committed.get(j, b"")) for j in members}
     digest = graph.roster_digest(state.binding, leaves)
     if p.draws and digest != state.roster:
         raise ProtocolError("The roster is not the one for which this client has opened its nonce.")
@@ -321,11 +328,11 @@ def _check_nonces(state: SecaggClientState, roster: Roster) -> dict[int, bytes]:
     nonces = {j: entry[KEY : KEY + NONCE] for j, entry in roster.entries.items()}
     if not state.draws or nonces[state.client] != _nonces(state)[state.draws - 1]:
         raise ProtocolError("The roster does not contain the nonce that this client has opened.")
-    return nonces | {j: digest[KEY:] for j, digest in roster.digests.items()}
+    return {**nonces, **roster.nonces}
 
 
 def _check_signatures(state: SecaggClientState, roster: Roster, committed: Mapping[int, bytes]) -> None:
-    if not {*roster.entries, *roster.digests} <= state.directory.keys():
+    if not {*roster.entries, *roster.nonces} <= state.directory.keys():
         raise ProtocolError("The roster contains clients that are not in the directory.")
     for j in roster.entries.keys() - {state.client}:  # its own keys were compared
         key, signature = roster.entries[j][:KEY], roster.entries[j][-SIGNATURE:]
@@ -340,7 +347,7 @@ def _check_present(state: SecaggClientState, present: frozenset[int], claim: str
     required = state.session.parameters.min_survivors
     if len(present) < required:
         raise ProtocolError(f"Expected {required} clients, got {len(present)}.")
-    floor, near = state.circle.parameters.floor, len(present & state.pads.keys())
+    floor, near = state.circle.parameters.floor, len(present & state.near)
     if near < floor:
         raise ProtocolError(f"Expected {floor} neighbours of this client, got {near}.")
 

@@ -5,17 +5,17 @@ set-up, of which each occurs once. The phases of a round follow, for every round
 
 The kind of a frame is its phase, with the highest bit set in replies, and its body is::
 
-    round u32 | client u32 | binding 32s | fields of the phase
+    round u32 | client u32 | binding 16s | fields of the phase
 
 The binding is the session's context until a client knows the roster; then a digest of the roster, of the drawn nonces
 and of the server's commitment to its challenge; and in a round, a digest of that, of the round's place in the epoch,
-and of the round's session. Bodies consist of the tables and sets of
+and of the round's session. A frame contains its first half. Bodies consist of the tables and sets of
 `tacit.wire.packing`. A server does not ask for shares: which of a client's two shares a holder reveals follows from the
 survivors, so a message that asks for both cannot be written. What is revealed about several clients is in their order.
 """
 
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from functools import lru_cache
@@ -29,7 +29,7 @@ from tacit.protocols.crypto import KEY, SIGNATURE, Entropy
 from tacit.protocols.kit import ProtocolFrame, ProtocolId, pack_state, read_optional_key, read_state
 from tacit.protocols.secagg import shares
 from tacit.protocols.secagg.graph import NONCE, Circle, ThreatModel
-from tacit.protocols.secagg.pads import PAIR, Vector, pack_vector
+from tacit.protocols.secagg.pads import Vector, pack_vector
 from tacit.protocols.secagg.parameters import Parameters, SecaggPolicy, SecaggSession
 from tacit.protocols.secagg.shares import ELEMENT, SECRET, SHARE
 from tacit.wire.packing import (
@@ -44,7 +44,8 @@ from tacit.wire.packing import (
     table_size,
 )
 
-_ADDRESS = struct.Struct("<II32s")
+_TAG = 16  # bytes of a binding in a frame; keys and signatures are bound to all of it
+_ADDRESS = struct.Struct(f"<II{_TAG}s")
 PREAMBLE = kit.HEADER + _ADDRESS.size
 _REPLY_BIT = 0x80
 _PAIR = 8  # bytes of two clients' numbers
@@ -59,7 +60,7 @@ class Phase(IntEnum):
     CHECK = 3  # whether the others' shares fit
     CONFIRM = 4  # a signature on the sharers, with whom all clients pad in every round; the end of the set-up
     UPLOAD = 5  # the padded vector (MaskedInputCollection)
-    AGREE = 6  # a signature on the set of survivors; against an active server only (ConsistencyCheck)
+    AGREE = 6  # a signature of the committee on the survivors; against an active server only (ConsistencyCheck)
     OPEN = 7  # the shares that remove pads (Unmasking), and surplus noise
     CLOSED = 8  # the client answers no further request in this round
 
@@ -80,11 +81,15 @@ class SecaggFrame(ProtocolFrame[Phase]):
     client: int
     binding: bytes
 
+    def is_bound(self, binding: bytes) -> bool:
+        """Whether it belongs to what this binding stands for."""
+        return self.binding == binding[:_TAG]
+
 
 def pack(phase: Phase, direction: Direction, index: int, client: int, binding: bytes, body: bytes) -> bytes:
     """One frame as bytes."""
     kind = phase | _REPLY_BIT if direction is Direction.REPLY else phase
-    return kit.pack_frame(ProtocolId.SECAGG, kind, _ADDRESS.pack(index, client, binding), body)
+    return kit.pack_frame(ProtocolId.SECAGG, kind, _ADDRESS.pack(index, client, binding[:_TAG]), body)
 
 
 def unpack(data: bytes, limit: int) -> SecaggFrame:
@@ -126,7 +131,6 @@ class Widths:
 
     announcement: int
     entry: int
-    digest: int = KEY + NONCE
 
     @classmethod
     def of(cls, p: Parameters) -> "Widths":
@@ -141,24 +145,23 @@ class Roster:
     Attributes:
         challenge: a commitment to the challenge of the phase `CHECK`.
         entries: key, nonce and signature of each of the recipient's neighbours and of itself.
-        digests: of the keys of all others, and their nonces.
+        nonces: of all others, whose keys it does not need.
     """
 
     challenge: bytes
     entries: dict[int, bytes]
-    digests: dict[int, bytes]
+    nonces: dict[int, bytes]
 
     def pack(self, p: Parameters) -> bytes:
         """As the body of a frame."""
-        widths = Widths.of(p)
-        return self.challenge + pack_table(self.entries, widths.entry) + pack_table(self.digests, widths.digest)
+        return self.challenge + pack_table(self.entries, Widths.of(p).entry) + pack_table(self.nonces, NONCE)
 
     @classmethod
     def read(cls, reader: Reader, p: Parameters) -> "Roster":
-        widths = Widths.of(p)
-        roster = cls(reader.take(KEY), reader.table(widths.entry, p.cohort), reader.table(widths.digest, p.cohort))
+        width = Widths.of(p).entry
+        roster = cls(reader.take(KEY), reader.table(width, p.cohort), reader.table(NONCE, p.cohort))
         reader.expect_end()
-        if roster.entries.keys() & roster.digests.keys():
+        if roster.entries.keys() & roster.nonces.keys():
             raise ProtocolError("A client is in the roster twice.")
         return roster
 
@@ -205,11 +208,11 @@ def _frame_sizes(
     `noisy`: with the shares of its noise, and of that of all its neighbours.
     """
     others = p.cohort - holders
-    upload = packed_size(p.dim, p.bits) + SECRET * (holders - 1) + KEY * noisy + SHARE * corrected * disputes
+    upload = packed_size(p.dim, p.bits) + SECRET * (holders // 2) + KEY * noisy + SHARE * corrected * disputes
     widths, bitset = Widths.of(p), (p.cohort + 7) // 8
     active = p.threat_model is ThreatModel.ACTIVE_SERVER
     consent = active * (bitset + SIGNATURE * quorum)
-    roster = KEY + table_size(holders, widths.entry) + table_size(others, widths.digest)
+    roster = KEY + table_size(holders, widths.entry) + table_size(others, NONCE)
     bodies = {
         Phase.ANNOUNCE: (widths.announcement, 0),
         Phase.DRAW: (NONCE, KEY),
@@ -237,15 +240,16 @@ def max_reply_size(p: Parameters) -> int:
     return max(size.up for size in max_sizes(p).values())
 
 
-def phase_bytes(p: Parameters, *, first: bool = True) -> dict[Phase, Traffic]:
-    """Bytes of each client by phase if nobody drops out or lies, without surplus noise; all clients have the same.
+def phase_bytes(p: Parameters, turn: int = 0) -> dict[Phase, Traffic]:
+    """Bytes of a client by phase, if it is asked and nobody drops out or lies, without surplus noise.
 
-    Of a round, and if it is the `first` of an epoch, also those of the epoch's set-up.
+    Of round number `turn` of an epoch, with the set-up if it is the first. Clients differ only in what they are asked
+    (`count_asked`); if their number is even and the graph complete, half of them upload `SECRET` bytes less.
 
     Example:
         >>> sizes = phase_bytes(Parameters(cohort=100, dim=8316))
         >>> sizes[Phase.UPLOAD].up - 4 * 8316, sum(each.up + each.down for each in sizes.values())
-        (856, 52530)
+        (440, 49774)
     """
     graph = p.graph(p.cohort)
     holders = graph.degree + 1
@@ -254,10 +258,40 @@ def phase_bytes(p: Parameters, *, first: bool = True) -> dict[Phase, Traffic]:
         del sizes[Phase.AGREE]
     if not p.draws:
         del sizes[Phase.DRAW]
-    if not first:
+    if turn:
         sizes = {phase: size for phase, size in sizes.items() if phase >= Phase.UPLOAD}
         sizes[Phase.UPLOAD] = replace(sizes[Phase.UPLOAD], down=PREAMBLE)
     return sizes
+
+
+def count_asked(p: Parameters, phase: Phase, turn: int = 0) -> int:
+    """How many clients a server asks in a phase if nobody drops out or lies."""
+    graph = p.graph(p.cohort)
+    if phase is Phase.AGREE:
+        return graph.committee
+    return len(first_openers(p, turn, Circle(tuple(range(p.cohort)), graph, b""))) if phase is Phase.OPEN else p.cohort
+
+
+def first_openers(p: Parameters, turn: int, circle: Circle, openers: Collection[int] | None = None) -> frozenset[int]:
+    """Of the clients that could open shares in this round, those that a server asks first.
+
+    They are as few as suffice to be certain of every secret, if all of them answer and none lies; the others are asked
+    if they do not. In an epoch's last round all are asked, after which they keep no secret of it.
+
+    Args:
+        p: of the protocol.
+        turn: the number of the round.
+        circle: the clients and their neighbours.
+        openers: who could open; None: everybody.
+    """
+    every = frozenset(circle.members if openers is None else openers)
+    return every if turn == p.rounds - 1 else circle.enough_holders(every, certain_shares(p, circle))
+
+
+def certain_shares(p: Parameters, circle: Circle) -> int:
+    """So many shares that fit together are right: honest holders among them determine the secret."""
+    graph = circle.parameters
+    return graph.threshold + (graph.max_wrong if graph.distances else p.colluding)
 
 
 def by_part(sizes: Mapping[Phase, Traffic]) -> dict[str, Traffic]:
@@ -269,17 +303,24 @@ def by_part(sizes: Mapping[Phase, Traffic]) -> dict[str, Traffic]:
     return parts
 
 
-def cohort_bytes(p: Parameters, *, first: bool = True) -> dict[Phase, Traffic]:
-    """Bytes of all clients by phase if nobody drops out or lies; as `phase_bytes`.
+def cohort_bytes(p: Parameters, turn: int = 0, circle: Circle | None = None) -> dict[Phase, Traffic]:
+    """Bytes of all clients by phase if nobody drops out or lies, with surplus noise.
 
-    With surplus noise they are not the same for all: some clients share keys for the seeds of their noise and upload
-    these seeds, and the keys' holders open them.
+    Some clients share keys for the seeds of their noise and upload these seeds, and the keys' holders open them. How
+    many of the holders are asked to depends on the order: that of `circle`; None: the mean over all orders, rounded.
     """
-    graph, sizes = p.graph(p.cohort), {phase: size * p.cohort for phase, size in phase_bytes(p, first=first).items()}
-    if first:
+    graph = p.graph(p.cohort)
+    sizes = {phase: size * count_asked(p, phase, turn) for phase, size in phase_bytes(p, turn).items()}
+    if turn == 0:
         sizes[Phase.SHARE] += Traffic(up=SHARE * p.surplus * p.rounds * (graph.degree + 2 - graph.threshold))
-    sizes[Phase.UPLOAD] += Traffic(up=KEY * p.surplus)
-    sizes[Phase.OPEN] += Traffic(up=SHARE * p.surplus * (graph.degree + 1))
+    sizes[Phase.UPLOAD] += Traffic(up=KEY * p.surplus - SECRET * (p.cohort // 2) * (graph.degree % 2))
+    if p.surplus:
+        held = (2 * count_asked(p, Phase.OPEN, turn) * p.surplus * (graph.degree + 1) + p.cohort) // (2 * p.cohort)
+        if circle is not None:
+            openers, dealers = first_openers(p, turn, circle), shares.noise_dealers(p, circle.members)
+            near = circle.neighbourhoods()
+            held = sum(len(openers & (near[dealer] | {dealer})) for dealer in dealers)
+        sizes[Phase.OPEN] += Traffic(up=SHARE * held)
     return sizes
 
 
@@ -306,7 +347,6 @@ class SecaggClientState:
         members: the roster, once it is known.
         order: the seed of the clients' order.
         challenge: the server's commitment to its challenge.
-        pads: the secrets of its pads with its neighbours.
         deals: the keys of the holders' shares of its secrets.
         holds: the keys of its shares of others' secrets, and of its own.
         sharers: with whom it pads.
@@ -332,7 +372,6 @@ class SecaggClientState:
     members: tuple[int, ...] = ()
     order: bytes = b""
     challenge: bytes = b""
-    pads: Table = field(default_factory=dict)
     deals: Table = field(default_factory=dict)
     holds: Table = field(default_factory=dict)
     sharers: frozenset[int] = frozenset()
@@ -349,6 +388,11 @@ class SecaggClientState:
     def active_server(self) -> bool:
         """Whether the server may send anything, so that messages are signed."""
         return self.session.parameters.threat_model is ThreatModel.ACTIVE_SERVER
+
+    @property
+    def near(self) -> frozenset[int]:
+        """Its neighbours; among the sharers, once they are known."""
+        return frozenset(self.holds) - {self.client}
 
     @property
     def circle(self) -> Circle:
@@ -374,7 +418,6 @@ class SecaggClientState:
         keys = (self.root, self.identity, self.noise_seed, self.roster, self.order, self.challenge)
         used = dict(enumerate(self.used))
         tables = [pack_table(table, KEY) for table in (self.directory, self.deals, self.holds, used)]
-        tables.append(pack_table(self.pads, PAIR))
         roster = pack_table(dict.fromkeys(self.members, b""), 0)
         roster += b"".join(pack_subset(each, self.members) for each in (self.sharers, self.disputed, self.survivors))
         fields = (*numbers, self.binding, *map(pack_chunk, (*keys, self.vector)), *tables)
@@ -412,7 +455,6 @@ class SecaggClientState:
             deals=reader.table(KEY, CLIENT_LIMIT),
             holds=reader.table(KEY, CLIENT_LIMIT),
             used=tuple(reader.table(KEY, CLIENT_LIMIT).values()),
-            pads=reader.table(PAIR, CLIENT_LIMIT),
         )
 
 

@@ -185,7 +185,7 @@ class _Server:
             return ReplyStatus.MALFORMED
         if frame.kind < phase:
             return ReplyStatus.LATE
-        same = (frame.round, frame.binding) == (self.session.round, binding)
+        same = frame.round == self.session.round and frame.is_bound(binding)
         return ReplyStatus.ACCEPTED if same else ReplyStatus.WRONG_SESSION
 
 
@@ -228,7 +228,7 @@ class _SetUp:
         """Draw an order among all who announced; whoever does not open its nonce is lost, and the others draw again."""
         for draw in range(1, MAX_DRAWS + 1):
             self._server.check_enough(announced)
-            leaves = {j: graph.key_digest(a.key) + a.committed for j, a in announced.items()}
+            leaves = {j: each.leaf for j, each in announced.items()}
             roster = graph.roster_digest(self._session.context, leaves)
             if not self._p.draws:
                 return self._graph(roster, announced, {})
@@ -258,8 +258,8 @@ class _SetUp:
         def body(client: int) -> bytes:
             near = around.holders(client, around.members)
             entries = {j: around.announced[j].entry for j in near}
-            digests = {j: around.announced[j].digest for j in around.announced.keys() - near}
-            return Roster(around.committed_challenge, entries, digests).pack(self._p)
+            nonces = {j: around.announced[j].nonce for j in around.announced.keys() - near}
+            return Roster(around.committed_challenge, entries, nonces).pack(self._p)
 
         def read(client: int, reader: Reader) -> Dealing:
             holders = tuple(sorted(around.holders(client, around.members)))
@@ -338,6 +338,11 @@ class Epoch:
         self._turn = -1
 
     @property
+    def sharers(self) -> frozenset[int]:
+        """Who pads with each other in every round."""
+        return self._sharers
+
+    @property
     def transcript(self) -> Transcript[Phase]:
         """What the server observed in the set-up."""
         return self._first.transcript
@@ -357,16 +362,38 @@ class Epoch:
         here = _Round(server, session.round_binding(self._around.binding, turn), self._around, self._sharers)
         total, uploads = yield from here.upload(self._confirmed, self._signatures(), self._misbehaviour)
         self._reached |= uploads.keys()
-        agreed = (yield from here.agree(frozenset(uploads))) if server.active else {}
-        revealed = yield from here.open(uploads, agreed)
-        end = SecretRecovery(
-            server.p, turn, here.binding, self._around, self._dealings, self._misbehaviour, uploads, revealed
-        )
-        self._remove(total, *end.pads(self._sharers))
-        seeds = end.noise_seeds()
-        self._misbehaviour = end.misbehaviour
+        left, seeds = yield from self._open(here, uploads)
+        self._remove(total, *left)
         survived = tuple(sorted(uploads))
-        return SecaggOutcome(pads.reduce(total, server.p.bits), survived, transcript, seeds, end.misbehaviour)
+        return SecaggOutcome(pads.reduce(total, server.p.bits), survived, transcript, seeds, self._misbehaviour)
+
+    def _open(
+        self, here: "_Round", uploads: Mapping[int, PaddedUpload]
+    ) -> ServerSide[tuple[tuple[list[bytes], list[bytes]], dict[int, bytes]]]:
+        """The keys of the pads that are left, and the seeds of surplus noise.
+
+        A part of the survivors is asked first. The others are asked unless each secret is certain then.
+        """
+        p, circle, revealed = here.server.p, self._around.circle, dict[int, Revealed]()
+        agreed = (yield from here.agree(frozenset(uploads))) if here.server.active else {}
+        openers = agreed.keys() | (uploads.keys() - here.signers)
+        trusted = openers - self._misbehaviour.named
+        first = secagg_messages.first_openers(p, self._turn, circle, trusted)
+        while True:
+            revealed |= yield from here.open(uploads, agreed, sorted(first))
+            openers -= first
+            certain = secagg_messages.certain_shares(p, circle) if openers else 0
+            terms = (p, self._turn, here.binding, self._around, self._dealings, self._misbehaviour)
+            end = SecretRecovery(*terms, uploads, revealed, certain)
+            try:
+                recovered = end.pads(self._sharers), end.noise_seeds()
+            except TooFewClientsError:
+                if not openers:
+                    raise
+                first = frozenset(openers)
+                continue
+            self._misbehaviour = end.misbehaviour
+            return recovered
 
     def _signatures(self) -> dict[int, bytes]:
         """The signatures on the sharers, for those that have not seen them."""
@@ -391,7 +418,7 @@ class _Round:
         disputed = {j: _disputes(lies, j, self.sharers) for j in confirmed}
 
         def read(client: int, reader: Reader) -> PaddedUpload:
-            escrowed = {j: reader.take(SECRET) for j in sorted(around.neighbours[client] & self.sharers)}
+            escrowed = {j: reader.take(SECRET) for j in around.own_pads[client] if j in self.sharers}
             spares = {j: self._read_spare(client, reader) for j in disputed[client]}
             noise = reader.take(KEY * (client in noisy))
             np.add(total, pads.unpack_vector(reader.rest(), p.dim, p.bits), out=total)
@@ -411,21 +438,27 @@ class _Round:
         size = SHARE * (len(holders) - threshold + 1)
         return Dealing.read(reader.take(size), holders, threshold, shares.LIMBS)
 
+    @property
+    def signers(self) -> frozenset[int]:
+        """Who signs the survivors."""
+        return self.around.circle.committee() if self.server.active else frozenset()
+
     def agree(self, survivors: frozenset[int]) -> ServerSide[dict[int, bytes]]:
-        """The survivors' signatures on who survived."""
+        """The committee's signatures on who survived."""
         statement = agreement_statement(self.binding, self.around.members, survivors)
 
         def read(client: int, reader: Reader) -> bytes:
             return self.server.read_signature(client, reader, statement)
 
-        bodies = dict.fromkeys(sorted(survivors), pack_subset(survivors, self.around.members))
+        bodies = dict.fromkeys(sorted(survivors & self.signers), pack_subset(survivors, self.around.members))
         return (yield from self.server.request(Phase.AGREE, self.binding, bodies, read))
 
-    def open(self, uploads: Mapping[int, PaddedUpload], agreed: Mapping[int, bytes]) -> ServerSide[dict[int, Revealed]]:
-        """What the survivors reveal."""
+    def open(
+        self, uploads: Mapping[int, PaddedUpload], agreed: Mapping[int, bytes], asked: Iterable[int]
+    ) -> ServerSide[dict[int, Revealed]]:
+        """What these survivors reveal."""
         around, survivors = self.around, frozenset(uploads)
         consent = self.server.consent(around, agreed, "survivors")
-        asked = sorted(agreed if self.server.active else survivors)
         spared = [(j, lost) for j in sorted(survivors) for lost in sorted(uploads[j].spares.keys() - survivors)]
         spares = {m: [pair for pair in spared if pair[0] in around.holders(m, survivors)] for m in asked}
 

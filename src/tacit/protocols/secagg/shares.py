@@ -10,21 +10,20 @@ Whether corrections fit is verified before a client's vector is accepted. Beside
 elements. The server reveals a challenge, to which it has committed before; each holder answers with its masks plus
 random combinations of its other elements. For a consistent client these are `PADS` words of the Reed-Solomon code. If
 a word is within e errors of the code, so are all the secrets' shares, at the same holders, except with probability n/p
-for each mask (Ben-Sasson et al., "Proximity gaps for Reed-Solomon codes", FOCS 2020, Theorem 1.6): 2^-42 for 1,000
+for each mask (Ben-Sasson et al., "Proximity gaps for Reed-Solomon codes", FOCS 2020, Theorem 1.6): 2^-44 for 1,000
 holders and two masks. The answers reveal nothing, as each is masked, and a holder answers one challenge only. If the
 server sent holders different challenges, the bindings under which they derive their elements would differ.
 
-The scheme is Shamir's ("How to share a secret", CACM 1979) over the field of p = 2^31 - 1, vectorised over holders and
-clients. A secret is cut into limbs of 30 bits, each the constant term of its own polynomial. Why this field: products
-of two elements fit uint64, and reduction modulo a Mersenne prime is a shift and an addition, so NumPy processes
-holders, limbs and clients at once without look-up tables (whose timing would leak secrets). The cost is 20 bytes for a
-secret of 16, and 36 for one of 32. Shares are a word of a Reed-Solomon code, so up to e of `threshold` + 2e shares may
-be wrong: the polynomial that agrees with all but e of them is unique (Reed & Solomon 1960), and `wrong_places` finds it
-by Gao's algorithm ("A new algorithm for decoding Reed-Solomon codes", 2003).
+The scheme is Shamir's ("How to share a secret", CACM 1979) over the field of p = 2^32 - 5, vectorised over holders and
+clients. A secret is four elements, each the constant term of its own polynomial. Why this field: elements fill their
+four bytes, products of two fit uint64, and 2^32 is 5 modulo p, so NumPy processes holders, elements and clients at once
+without look-up tables (whose timing would leak secrets). Shares are a word of a Reed-Solomon code, so up to e of
+`threshold` + 2e shares may be wrong: the polynomial that agrees with all but e of them is unique (Reed & Solomon 1960),
+and `wrong_places` finds it by Gao's algorithm ("A new algorithm for decoding Reed-Solomon codes", 2003).
 
 An epoch has several rounds, and secrets of its own for each, all independent, which are shared in one message and
 checked by one challenge. Opening those of one round reveals nothing about another one's. The secrets of a round are the
-seed of a client's own pad; a secret of which nothing but its shares is used, to escrow the secrets of pads; and for
+seed of a client's own pad; a secret of which nothing but its shares is used, behind its pads with neighbours; and for
 some clients the key under which they upload the seed of their noise. If noise provides for t losses, and l clients of
 the cohort are lost before the roster is known, the noise of at most t - l clients will be removed: of the first
 survivors, in the order of their numbers (`tacit.core.rows`). They are among the first t - l members of the roster,
@@ -32,8 +31,16 @@ because at most d - l of these are lost later, and t - d shares are removed afte
 such keys (`noise_dealers`). Which secrets a holder opens follows from the survivors that were agreed upon, never from
 the server's request. Secrets have 128 bits, the strength of X25519, and keys derive from them by way of HKDF, bound to
 round and client: a guess serves against one client only.
+
+Two neighbours' pad in a round derives from a share, too, which both know: from that of one's secret at the other. Which
+of them, its *owner*, follows from their places (`Circle.owns`). If the owner is lost, its secret is recovered, and the
+share with it. If the other one is lost, the owner has sent the pad's secret with its upload, encrypted with its own
+share of the other's secret (`escrow`). Shares of a secret that is not recovered, of which fewer than `threshold` are
+known, are each uniform, and keys that derive from them by HKDF, for different clients, cannot be told from independent
+ones without guessing one of 128 bits (HKDF as a random oracle: with one share guessed, the others follow).
 """
 
+import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
@@ -49,29 +56,10 @@ from tacit.protocols.secagg.parameters import Parameters
 
 Field = NDArray[np.uint64]
 
-PRIME = (1 << 31) - 1
+PRIME = (1 << 32) - 5
 ELEMENT = 4  # bytes
-_LIMB = 30  # bits
-_P = np.uint64(PRIME)
-
-
-def limbs_of(length: int) -> int:
-    """Elements of a secret of this many bytes."""
-    return -(-8 * length // _LIMB)
-
-
-def to_limbs(secret: bytes) -> list[int]:
-    """A secret as numbers below 2^30."""
-    value = int.from_bytes(secret, "little")
-    return [value >> _LIMB * place & (1 << _LIMB) - 1 for place in range(limbs_of(len(secret)))]
-
-
-def from_limbs(limbs: Sequence[int], length: int) -> bytes:
-    """The inverse of `to_limbs`; raises `ProtocolError` for other numbers, which a lying dealer has shared."""
-    value = sum(int(limb) << _LIMB * place for place, limb in enumerate(limbs))
-    if len(limbs) != limbs_of(length) or max(limbs) >> _LIMB or value >> 8 * length:
-        raise ProtocolError(f"Expected the limbs of a secret of {length} bytes.")
-    return value.to_bytes(length, "little")
+_P, _WORD, _LOW = np.uint64(PRIME), np.uint64(32), np.uint64((1 << 32) - 1)
+_FIVE = np.uint64(5)  # 2^32 modulo p
 
 
 def to_bytes(elements: Field) -> bytes:
@@ -88,20 +76,27 @@ def from_bytes(data: bytes, count: int) -> Field:
 
 
 def uniform(count: int, key: bytes) -> Field:
-    """Uniform elements of the field from a key, by rejection: one of the 2^31 values of 31 bits is not an element."""
-    stream, values = crypto.keystream(key), np.zeros(0, np.uint64)
-    while values.size < count:
-        words = np.frombuffer(stream.update(bytes(4 * (count + 8))), "<u4").astype(np.uint64) & _P
-        values = np.concatenate([values, words[words < _P]])
-    return values[:count]
+    """Uniform elements of the field from a key, by rejection: five of the 2^32 words are not elements.
+
+    The first ones are the same for every count. The stream is SHAKE-256's (FIPS 202), of the key.
+    """
+    length = ELEMENT * count
+    while True:
+        words = np.frombuffer(hashlib.shake_256(key).digest(length), "<u4")
+        if words[:count].size and int(words.max()) >= PRIME:
+            words = words[words < PRIME]
+        if words.size >= count:
+            return words[:count].astype(np.uint64)
+        length += ELEMENT * (count - words.size)
 
 
 def combine(matrix: Field, values: Field) -> Field:
     """The product of a matrix (places, points) and values (points, columns), modulo p."""
     total = np.zeros((matrix.shape[0], values.shape[1]), np.uint64)
     for row in range(matrix.shape[1]):
-        total = (total + matrix[:, row, None] * values[row]) % _P
-    return total
+        product = matrix[:, row, None] * values[row]
+        total += (product & _LOW) + (product >> _WORD) * _FIVE  # below 2^35
+    return total % _P
 
 
 def interpolate(points: Sequence[int], values: Field, places: Sequence[int]) -> Field:
@@ -125,9 +120,9 @@ def _lagrange(points: tuple[int, ...], places: tuple[int, ...]) -> Field:
 
 
 def _inverse(values: Field) -> Field:
-    """By Fermat's little theorem: x^(p-2), where p - 2 is 2^31 - 3."""
+    """By Fermat's little theorem: x^(p-2)."""
     result = np.ones_like(values)
-    for bit in range(30, -1, -1):
+    for bit in reversed(range(PRIME.bit_length())):
         result = result * result % _P
         if PRIME - 2 >> bit & 1:
             result = result * values % _P
@@ -221,16 +216,15 @@ def _divide(one: list[int], other: list[int]) -> tuple[list[int], list[int]]:
 
 PADS = 2
 ANSWER = ELEMENT * PADS  # bytes of a holder's answer about one client
-SECRET = 16  # bytes
-LIMBS = limbs_of(SECRET)
-SHARE = ELEMENT * LIMBS  # bytes
+LIMBS = 4  # elements of a secret
+SECRET = SHARE = ELEMENT * LIMBS  # bytes
 
 
 class Shared(IntEnum):
     """The secrets of a client in one round."""
 
     SEED = 0  # of its own pad
-    PAD = 1  # behind its pads with neighbours
+    PAD = 1  # whose shares are behind its pads with neighbours
     NOISE = 2  # the key of its noise's seed
 
 
@@ -276,6 +270,16 @@ def spare_elements(key: bytes, binding: bytes, lost: int) -> Field:
     return uniform(LIMBS, crypto.derive(key, "spare", binding, lost))
 
 
+def new_secret(key: bytes) -> bytes:
+    """A secret from a key: elements of the field, as bytes."""
+    return to_bytes(uniform(LIMBS, key))
+
+
+def pair_secret(part: Field, binding: bytes, owner: int, holder: int) -> bytes:
+    """The secret of two neighbours' pad in a round, from the holder's share of the owner's secret."""
+    return new_secret(crypto.derive(to_bytes(part), "pair", binding, owner, holder))
+
+
 def escrow(secret: bytes, part: Field, binding: bytes, client: int, holder: int) -> bytes:
     """Encrypt, or decrypt, a secret that a client and a holder have in common with the holder's share of the client's.
 
@@ -300,7 +304,7 @@ def secret_part(row: Field, place: int) -> Field:
 
 def corrections(secrets: Sequence[bytes], masks: Field, held: Sequence[Field], threshold: int) -> bytes:
     """The published corrections of a client's secrets and masks, for holders with these elements, at points 1, 2, …."""
-    constants = [limb for secret in secrets for limb in to_limbs(secret)] + masks.tolist()
+    constants = np.concatenate([from_bytes(b"".join(secrets), LIMBS * len(secrets)), masks])
     basis = np.array([constants, *held[: threshold - 1]], np.uint64)
     shares = interpolate(range(threshold), basis, range(threshold, len(held) + 1))
     return to_bytes((shares + np.uint64(PRIME) - np.array(held[threshold - 1 :])) % np.uint64(PRIME))
@@ -379,10 +383,9 @@ class Dealing:
         )
         return None if wrong is None else frozenset(self.holders[point - 1] for point in wrong)
 
-    def recover(self, given: Mapping[int, Field], corrections: Field) -> list[int]:
-        """The limbs of a secret from right shares: (limbs,) by holder."""
-        limbs: list[int] = self._at([0], given, corrections)[0].tolist()
-        return limbs
+    def recover(self, given: Mapping[int, Field], corrections: Field) -> bytes:
+        """A secret from right shares: (elements,) by holder."""
+        return to_bytes(self._at([0], given, corrections)[0])
 
     def holdings(self, given: Mapping[int, Field], corrections: Field) -> dict[int, Field]:
         """The elements of every holder, from some holders' right shares."""
@@ -398,11 +401,3 @@ class Dealing:
     def _shares(self, given: Mapping[int, Field], corrections: Field, places: list[int]) -> Field:
         rows = np.array([given[self.holders[place]] for place in places], np.uint64)
         return (rows + corrections[places]) % np.uint64(PRIME)
-
-
-def secret_of(limbs: Sequence[int]) -> bytes:
-    """The secret that limbs stand for; a lying client may share limbs that stand for none: then one of its choice."""
-    try:
-        return from_limbs(limbs, SECRET)
-    except ProtocolError:
-        return crypto.digest("limbs", to_bytes(np.array(limbs, np.uint64)))[:SECRET]
