@@ -9,6 +9,7 @@ import numpy as np
 
 from tacit.core import Messages, Method, Plain, Randomness, Round, ServerRound, State, Sum
 from tacit.core.interfaces import Conversation
+from tacit.core.lengths import accepted_norm, shorten_outliers
 from tacit.core.server_half import aggregate_messages, read_messages, reject_unusable, sum_messages
 from tacit.engine.simulation import variance_and_scale
 from tacit.engine.waves import single_thread
@@ -69,7 +70,7 @@ class PlainServer(ServerHalf):
         method, traffic = self.sites.plan.method, SiteBytes()
         replies = self.sites.ask_round(TRAIN, asked, dict.fromkeys(asked.cohort, b""), traffic)
         received, malformed = read_messages(method, replies, like, now)
-        usable, wave = reject_unusable(received, method.max_norm(like.rows.dim))
+        usable, wave = reject_unusable(received, accepted_norm(method, received, state, now))
         for number in (*malformed, *wave.rejected):
             self.sites.fail(
                 number, malformed.get(number, "its update is not finite, or longer than the method accepts")
@@ -94,10 +95,11 @@ def _sum(method: Method, state: State, kept: Messages, conversation: Conversatio
     """The messages' sum in the order of the sites' numbers, not of arrival."""
     if not method.streams:
         return aggregate_messages(method, conversation, state, kept, now)
-    numbers = kept.clients
-    parts = (sum_messages(method, state, kept.keep(numbers == number)) for number in numbers.tolist())
+    numbers, (short, usual) = kept.clients, shorten_outliers(method, kept, state)
+    parts = (sum_messages(method, state, short.keep(numbers == number)) for number in numbers.tolist())
     first = next(parts)
-    return reduce(lambda total, part: total + part, parts, replace(first, total=first.total.clone()))
+    total = reduce(lambda total, part: total + part, parts, replace(first, total=first.total.clone()))
+    return replace(total, length=usual)
 
 
 @dataclass(frozen=True)

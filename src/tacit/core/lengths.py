@@ -1,0 +1,100 @@
+"""How long a client's row may be, where somebody sees it: a client that scales its update up gains nothing.
+
+| the mechanism | a row that is too long |
+|---|---|
+| clips every row before the sum | is clipped to the mechanism's bound, by the mechanism |
+| adds noise in shares | is longer than honest rows with their noise, but for a probability of 2⁻⁶⁴: it is rejected |
+| neither, `max_row_norm` is given | is longer than that: it is rejected |
+| neither | is longer than `OUTLIER` times the median of its round: it is shortened to the median |
+
+A row of whole weights is as long as its distance from the model: from the nearest hypothesis, or, for an enclave, which
+does not know the model, from the median of the round's rows in each coordinate. Where a simulation sums waves as they
+arrive, the median is that of the round before; only in the first round it is that of the round itself.
+
+Where clients add their own noise, or nobody clips, this is post-processing of messages that are private by themselves
+or not at all.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tacit.core.method import Method
+from tacit.core.rows import DenseRows, Rows
+from tacit.core.state import SERVER, Messages, Round, State
+
+OUTLIER = 2.0  # a row of more than so many times the median length is an outlier
+LENGTH = SERVER + "length of rows"  # their median in the last round, of methods whose waves are summed as they arrive
+_SLACK = 1 + 1e-6  # rounding of a row that was shortened before
+
+
+def accepted_norm(method: Method, messages: Messages, state: State, now: Round) -> float:
+    """The largest L2 norm of a row that whoever sees these messages accepts; infinite where nobody sees them."""
+    if method.channel.messages_seen_by == "nobody":
+        return float("inf")
+    limit = None if method.max_row_norm is not None else method.mechanism.max_row(messages, state, now)
+    return method.max_norm(messages.rows.dim) if limit is None else limit
+
+
+def row_lengths(method: Method, messages: Messages, state: State) -> Tensor:
+    """The length of every row: its norm, or for whole weights its distance from the model."""
+    return _moves(method, messages.rows, state)[0].norms()
+
+
+def usual_length(lengths: Sequence[float]) -> float | None:
+    """The median; None if there is none, or nothing to compare with."""
+    median = float(np.median(lengths)) if len(lengths) else 0.0
+    return median if median > 0 else None
+
+
+def known_length(method: Method, state: State) -> float | None:
+    """The usual length of rows if it is known before the round, because waves are summed as they arrive."""
+    return float(state.memory[LENGTH]) if method.streams and LENGTH in state.memory else None
+
+
+def shorten(method: Method, messages: Messages, state: State, usual: float | None) -> Messages:
+    """The messages, with outliers shortened to the usual length; unchanged if there are none."""
+    if usual is None or not method.shortens:
+        return messages
+    moves, start = _moves(method, messages.rows, state)
+    long = moves.norms() > OUTLIER * usual * _SLACK
+    if not bool(long.any()):
+        return messages
+    factors = torch.where(long, usual / moves.norms().double(), 1.0)
+    if start is None:
+        return _with_rows(messages, moves.scaled(factors))
+    shortened = start + moves.scaled(factors).dense()
+    return _with_rows(messages, DenseRows(torch.where(long[:, None], shortened, messages.rows.dense())))
+
+
+def shorten_outliers(method: Method, messages: Messages, state: State) -> tuple[Messages, float | None]:
+    """All messages of a round, with outliers shortened, and their usual length before; None: nothing is shortened."""
+    if not method.shortens:
+        return messages, None
+    usual, known = usual_length(row_lengths(method, messages, state).tolist()), known_length(method, state)
+    return shorten(method, messages, state, usual if known is None else known), usual
+
+
+def _with_rows(messages: Messages, rows: Rows) -> Messages:
+    return Messages(messages.clients, rows, messages.samples, messages.grid_step, messages.surplus)
+
+
+def _moves(method: Method, rows: Rows, state: State) -> tuple[Rows, Tensor | None]:
+    """How far rows move the model, and from where; None: they are updates."""
+    if method.trainer.sends != "weights" or rows.count == 0:
+        return rows, None
+    dense = rows.dense()
+    if method.channel.messages_seen_by == "enclave":
+        start = dense.median(0).values.expand_as(dense)
+    else:
+        start = _nearest(dense, state.weights.view(-1, rows.dim).to(dense))
+    return DenseRows(dense - start), start
+
+
+def _nearest(rows: Tensor, hypotheses: Tensor) -> Tensor:
+    """The hypothesis nearest to each row."""
+    if len(hypotheses) == 1:
+        return hypotheses.expand_as(rows)
+    return hypotheses[torch.cdist(rows, hypotheses, compute_mode="donot_use_mm_for_euclid_dist").argmin(1)]
