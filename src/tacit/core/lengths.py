@@ -5,7 +5,7 @@
 | clips every row before the sum | is clipped to the mechanism's bound, by the mechanism |
 | adds noise in shares | is longer than honest rows with their noise, but for a probability of 2⁻⁶⁴: it is rejected |
 | neither, `max_row_norm` is given | is longer than that: it is rejected |
-| neither | is longer than `OUTLIER` times the median of its round: it is shortened to the median |
+| neither | is longer than twice the median of its round: it is shortened to the median; beyond 8 times, to nothing |
 
 A row of whole weights is as long as its distance from the model: from the nearest hypothesis, or, for an enclave, which
 does not know the model, from the median of the round's rows in each coordinate. Where a simulation sums waves as they
@@ -25,7 +25,7 @@ from tacit.core.method import Method
 from tacit.core.rows import DenseRows, Rows
 from tacit.core.state import SERVER, Messages, Round, State
 
-OUTLIER = 2.0  # a row of more than so many times the median length is an outlier
+OUTLIER, ABSURD = 2.0, 8.0  # a row of more than so many times the median length is shortened to it, or to nothing
 LENGTH = SERVER + "length of rows"  # their median in the last round, of methods whose waves are summed as they arrive
 _SLACK = 1 + 1e-6  # rounding of a row that was shortened before
 
@@ -55,14 +55,15 @@ def known_length(method: Method, state: State) -> float | None:
 
 
 def shorten(method: Method, messages: Messages, state: State, usual: float | None) -> Messages:
-    """The messages, with outliers shortened to the usual length; unchanged if there are none."""
+    """The messages, with outliers shortened; unchanged if there are none."""
     if usual is None or not method.shortens:
         return messages
     moves, start = _moves(method, messages.rows, state)
-    long = moves.norms() > OUTLIER * usual * _SLACK
+    lengths = moves.norms().double() / usual
+    long = lengths > OUTLIER * _SLACK
     if not bool(long.any()):
         return messages
-    factors = torch.where(long, usual / moves.norms().double(), 1.0)
+    factors = torch.where(lengths > ABSURD, 0.0, torch.where(long, 1 / lengths, 1.0))
     if start is None:
         return _with_rows(messages, moves.scaled(factors))
     shortened = start + moves.scaled(factors).dense()
