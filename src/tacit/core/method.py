@@ -46,7 +46,7 @@ class Method:
         report_delta: the δ at which ε is reported if there is no budget.
         patience: training stops after this many evaluations in a row without a smaller loss on held-out data, and
             returns the best model.
-        max_row_norm: the largest L2 norm of a row that is accepted; None: see `max_norm`.
+        max_row_norm: the largest L2 norm of a row that is accepted; None: see `max_norm` and `tacit.core.lengths`.
     """
 
     name: str

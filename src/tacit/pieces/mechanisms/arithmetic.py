@@ -125,7 +125,8 @@ def heavy_norm_limit(bound: float, moments: tuple[float, float], largest: float,
     """
     (second, fourth), u = moments, (bits + 1) * log(2)
     part = u * largest**2 / 3
-    return (bound + sqrt(dim * second + part + sqrt(part**2 + 2 * u * dim * fourth))) * (1 + ROUNDING_SLACK)
+    squares = min(dim * second + part + sqrt(part**2 + 2 * u * dim * fourth), dim * largest**2)
+    return (bound + sqrt(squares)) * (1 + ROUNDING_SLACK)
 
 
 class Arithmetic(Protocol):

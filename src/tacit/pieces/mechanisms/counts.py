@@ -59,15 +59,16 @@ class Counts:
     def norm_limit(self, like: Sum | Messages, noise: SharedNoise, count: float, rows: int, now: Round) -> float:
         """The noise of a number is a difference of two negative binomial variables of shape s and ratio p = e^(−1/b).
 
-        Its variance is 2sp/(1 − p)², its fourth cumulant 2sp(1 + 4p + p²)/(1 − p)⁴; it is larger than 2b(L + K) with a
-        probability of at most 2e^-L, where K = s·ln((1 − p)²/((1 − √p)(1 − p√p))) (Chernoff's bound at 1/2b).
+        Its variance is 2sp/(1 − p)², its fourth cumulant 2sp(1 + 4p + p²)/(1 − p)⁴; it is larger than (L + K)/t with a
+        probability of at most 2e^-L, where K = s·ln((1 − p)²/((1 − pe^t)(1 − pe^-t))), here for t = 0.9/b (Chernoff).
         """
         (dim, bits), shape = size_of(like), count / noise.of_cohort(now.cohort)
-        p, tail = exp(-1 / noise.multiplier), log(2 * dim) + (bits + 1) * log(2)
+        rate, tail = 1 / noise.multiplier, log(2 * dim) + (bits + 1) * log(2)
+        p, t = exp(-rate), 0.9 * rate
         second = 2 * shape * p / (1 - p) ** 2
         fourth = 3 * second**2 + 2 * shape * p * (1 + 4 * p + p**2) / (1 - p) ** 4
-        moment = shape * (2 * log(1 - p) - log(1 - sqrt(p)) - log(1 - p * sqrt(p)))
-        largest = 2 * noise.multiplier * (tail + moment)
+        moment = shape * (2 * log(1 - p) - log(1 - exp(t - rate)) - log(1 - exp(-t - rate)))
+        largest = (tail + moment) / t
         return heavy_norm_limit(rows * noise.row_bound.whole, (second, fourth), largest, dim, bits)
 
     def encode(self, messages: Messages, noise: SharedNoise, now: ClientRound) -> Messages:
