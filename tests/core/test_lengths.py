@@ -8,7 +8,7 @@ import torch
 import tacit
 import zoo
 from tacit.core import DenseRows, Key, Messages, Method, Round, State
-from tacit.core.lengths import ABSURD, LENGTH, OUTLIER, accepted_norm, shorten_outliers
+from tacit.core.lengths import ABSURD, OUTLIER, ROW_LENGTH, remember_length, row_limit, shorten_outliers
 from tacit.core.neutral import Plain
 from tacit.engine import worker
 from tacit.pieces.channels import Enclave, IdealSum
@@ -43,6 +43,17 @@ def test_nothing_is_shortened_where_most_rows_are_zero() -> None:
     """No length is usual there."""
     sent = stack([0.0, 0, 0], [0, 0, 0], [0, 0, 9])
     assert shorten_outliers(FEDAVG, sent, STATE) == (sent, None)
+
+
+def test_what_is_usual_grows_slowly() -> None:
+    """A round with few rows can be a liar's."""
+    state = remember_length(FEDAVG, STATE, 1.0)
+    assert [float(remember_length(FEDAVG, state, usual).memory[ROW_LENGTH]) for usual in (0.1, 1.5, 50.0)] == [
+        0.1,
+        1.5,
+        2,
+    ]
+    assert remember_length(replace(FEDAVG, channel=Enclave()), STATE, 1.0) is STATE
 
 
 @pytest.mark.parametrize("channel", [Plain(), Enclave()])
@@ -96,7 +107,7 @@ def test_a_client_that_scales_its_row_up_moves_the_model_as_one(monkeypatch, cha
     monkeypatch.undo()
     moved, other = (run.state.weights - run.spec.simulation.initial_state.weights for run in (honest, lied))
     assert float((moved - other).norm()) < 0.5 * float(moved.norm())
-    assert (LENGTH in lied.state.memory) == isinstance(channel, Plain)
+    assert (ROW_LENGTH in lied.state.memory) == isinstance(channel, Plain)
 
 
 def test_an_honest_run_is_bitwise_that_without_a_limit() -> None:
@@ -110,7 +121,7 @@ def test_noise_in_shares_never_rejects_an_honest_row_and_always_a_long_one() -> 
     mechanism = DistributedGaussian(clip=FixedClip(0.5), noise_multiplier=1.5, single_draw=False)
     method = replace(FEDAVG, mechanism=mechanism, channel=Enclave())
     now = Round(0, 12, 12.0, 12, Key.from_seed(0))
-    limit = accepted_norm(method, stack([0.0] * 200), STATE, now)
+    limit = row_limit(method, stack([0.0] * 200), STATE, now)
     deviation = 0.5 * 1.5 / 11**0.5
     assert deviation * 200**0.5 < limit < 3 * deviation * 200**0.5
     assert limit < method.max_norm(200) / 100

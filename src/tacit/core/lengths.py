@@ -16,6 +16,7 @@ or not at all.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -25,12 +26,12 @@ from tacit.core.method import Method
 from tacit.core.rows import DenseRows, Rows
 from tacit.core.state import SERVER, Messages, Round, State
 
-OUTLIER, ABSURD = 2.0, 8.0  # a row of more than so many times the median length is shortened to it, or to nothing
-LENGTH = SERVER + "length of rows"  # their median in the last round, of methods whose waves are summed as they arrive
+OUTLIER, ABSURD = 2.0, 8.0  # times the median: a longer row is shortened to the median, or to nothing
+ROW_LENGTH = SERVER + "length of rows"  # their median in the last round, where waves are summed as they arrive
 _SLACK = 1 + 1e-6  # rounding of a row that was shortened before
 
 
-def accepted_norm(method: Method, messages: Messages, state: State, now: Round) -> float:
+def row_limit(method: Method, messages: Messages, state: State, now: Round) -> float:
     """The largest L2 norm of a row that whoever sees these messages accepts; infinite where nobody sees them."""
     if method.channel.messages_seen_by == "nobody":
         return float("inf")
@@ -49,9 +50,21 @@ def usual_length(lengths: Sequence[float]) -> float | None:
     return median if median > 0 else None
 
 
-def known_length(method: Method, state: State) -> float | None:
+def previous_length(method: Method, state: State) -> float | None:
     """The usual length of rows if it is known before the round, because waves are summed as they arrive."""
-    return float(state.memory[LENGTH]) if method.streams and LENGTH in state.memory else None
+    return float(state.memory[ROW_LENGTH]) if method.streams and ROW_LENGTH in state.memory else None
+
+
+def remember_length(method: Method, state: State, usual: float | None) -> State:
+    """The state with the usual length of this round's rows, at most twice that of the round before.
+
+    A round with few rows can be a liar's: without this limit, it could say what is usual in the next.
+    """
+    if usual is None or not method.streams:
+        return state
+    before = previous_length(method, state)
+    length = usual if before is None else min(usual, OUTLIER * before)
+    return replace(state, memory=state.memory_with(ROW_LENGTH, torch.tensor(length, dtype=torch.float64)))
 
 
 def shorten(method: Method, messages: Messages, state: State, usual: float | None) -> Messages:
@@ -65,21 +78,17 @@ def shorten(method: Method, messages: Messages, state: State, usual: float | Non
         return messages
     factors = torch.where(lengths > ABSURD, 0.0, torch.where(long, 1 / lengths, 1.0))
     if start is None:
-        return _with_rows(messages, moves.scaled(factors))
+        return replace(messages, rows=moves.scaled(factors))
     shortened = start + moves.scaled(factors).dense()
-    return _with_rows(messages, DenseRows(torch.where(long[:, None], shortened, messages.rows.dense())))
+    return replace(messages, rows=DenseRows(torch.where(long[:, None], shortened, messages.rows.dense())))
 
 
 def shorten_outliers(method: Method, messages: Messages, state: State) -> tuple[Messages, float | None]:
     """All messages of a round, with outliers shortened, and their usual length before; None: nothing is shortened."""
     if not method.shortens:
         return messages, None
-    usual, known = usual_length(row_lengths(method, messages, state).tolist()), known_length(method, state)
+    usual, known = usual_length(row_lengths(method, messages, state).tolist()), previous_length(method, state)
     return shorten(method, messages, state, usual if known is None else known), usual
-
-
-def _with_rows(messages: Messages, rows: Rows) -> Messages:
-    return Messages(messages.clients, rows, messages.samples, messages.grid_step, messages.surplus)
 
 
 def _moves(method: Method, rows: Rows, state: State) -> tuple[Rows, Tensor | None]:

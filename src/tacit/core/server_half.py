@@ -24,7 +24,7 @@ from torch import Tensor
 
 from tacit.core.client_half import empty_messages, read_broadcast, read_model
 from tacit.core.interfaces import Channel, Conversation
-from tacit.core.lengths import LENGTH, accepted_norm, shorten_outliers
+from tacit.core.lengths import remember_length, row_limit, shorten_outliers
 from tacit.core.method import Method
 from tacit.core.rows import DenseRows, Rows, Surplus
 from tacit.core.state import (
@@ -145,7 +145,7 @@ def join_messages(messages: Sequence[Messages], like: Messages) -> Messages:
 def reject_unusable(messages: Messages, max_row_norm: float = torch.inf) -> tuple[Messages, WaveReport]:
     """Return the messages whose rows are finite and no longer than `max_row_norm`, and a report of the wave.
 
-    A faulty or hostile client loses only its own update. `max_row_norm` is the method's `accepted_norm`.
+    A faulty or hostile client loses only its own update. `max_row_norm` is the method's `row_limit`.
     """
     norms = messages.rows.norms()
     usable = torch.isfinite(norms) & (norms <= max_row_norm)
@@ -200,9 +200,7 @@ def finish_round(method: Method, conversation: Conversation, state: State, total
     if count_dropped(state):
         state = replace(state, memory={name: value for name, value in state.memory.items() if name != DROPPED})
     after = method.mechanism.update_state(state, total, now) if noisy.weight > 0 else state
-    if method.streams and total.length is not None:
-        after = replace(after, memory=after.memory_with(LENGTH, torch.tensor(total.length, dtype=torch.float64)))
-    return apply_release(method, after, noisy, now)
+    return apply_release(method, remember_length(method, after, total.length), noisy, now)
 
 
 def apply_release(method: Method, state: State, noisy: Sum, now: ServerRound) -> State:
@@ -222,7 +220,7 @@ def release_sum(method: Method, conversation: Conversation, total: Sum, now: Ser
 
 def server_side(method: Method, state: State, messages: Messages, now: ServerRound) -> tuple[State, Sum]:
     """The state after a round, and its sum, from all of its messages, in a conversation of this round alone."""
-    accepted, _ = reject_unusable(messages, accepted_norm(method, messages, state, now))
+    accepted, _ = reject_unusable(messages, row_limit(method, messages, state, now))
     with method.channel.open(method, now.population) as conversation:
         total = aggregate_messages(method, conversation, state, accepted, now)
         noisy = release_sum(method, conversation, total, now)

@@ -36,7 +36,7 @@ from tacit.core import (
 )
 from tacit.core.interfaces import Conversation
 from tacit.core.keys import key_source
-from tacit.core.lengths import OUTLIER, known_length, usual_length
+from tacit.core.lengths import OUTLIER, previous_length, usual_length
 from tacit.core.losses import best_outputs
 from tacit.core.prices import Unproved
 from tacit.core.rows import add_surplus
@@ -361,7 +361,7 @@ class RoundRunner:
 
     def _sum(self, state: State, waves: list[Tensor], now: SimulatedRound) -> tuple[Sum | None, list[Trained]]:
         """The round's sum and the waves' results; in the first round, waves with outliers are trained again."""
-        known = known_length(self.method, state)
+        known = previous_length(self.method, state)
         total, results = self._fold(self._jobs(state, waves, now, known), state, now)
         lengths = [length for result in results for length in result.wave_report.lengths]
         usual = usual_length(lengths)

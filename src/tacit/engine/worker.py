@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from tacit.core import Broadcast, ClientMemory, ClientRound, DenseRows, Key, Method, Round, State, Sum, View, WaveReport
 from tacit.core.client_half import make_messages, read_broadcast
-from tacit.core.lengths import accepted_norm, row_lengths, shorten
+from tacit.core.lengths import row_lengths, row_limit, shorten
 from tacit.core.server_half import broadcast, reject_unusable, sum_messages
 from tacit.data import Task
 from tacit.data.population_files import release_pages
@@ -132,7 +132,7 @@ class Worker:
         if job.dense:
             messages = replace(messages, rows=DenseRows(messages.rows.dense()))
         up = method.channel.message_format.sizes(messages)
-        kept, wave_report = reject_unusable(messages, accepted_norm(method, messages, state, now))
+        kept, wave_report = reject_unusable(messages, row_limit(method, messages, state, now))
         if method.streams and method.shortens:
             wave_report = replace(wave_report, lengths=tuple(row_lengths(method, kept, state).tolist()))
         part = (

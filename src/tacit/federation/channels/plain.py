@@ -9,7 +9,7 @@ import numpy as np
 
 from tacit.core import Messages, Method, Plain, Randomness, Round, ServerRound, State, Sum
 from tacit.core.interfaces import Conversation
-from tacit.core.lengths import accepted_norm, shorten_outliers
+from tacit.core.lengths import row_limit, shorten_outliers
 from tacit.core.server_half import aggregate_messages, read_messages, reject_unusable, sum_messages
 from tacit.engine.simulation import variance_and_scale
 from tacit.engine.waves import single_thread
@@ -73,7 +73,7 @@ class PlainServer(ServerHalf):
         method, traffic = self.sites.plan.method, SiteBytes()
         replies = self.sites.ask_round(TRAIN, asked, dict.fromkeys(asked.cohort, b""), traffic)
         received, malformed = read_messages(method, replies, like, now)
-        usable, wave = reject_unusable(received, accepted_norm(method, received, state, now))
+        usable, wave = reject_unusable(received, row_limit(method, received, state, now))
         for number in (*malformed, *wave.rejected):
             self.sites.fail(
                 number, malformed.get(number, "its update is not finite, or longer than the method accepts")
