@@ -8,6 +8,7 @@ import torch
 import tacit
 import zoo
 from tacit.core import DenseRows, Key, Messages, Method, Round, State
+from tacit.core.client_half import make_messages
 from tacit.core.lengths import ABSURD, OUTLIER, ROW_LENGTH, remember_length, row_limit, shorten_outliers
 from tacit.core.neutral import Plain
 from tacit.engine import worker
@@ -93,10 +94,10 @@ def test_where_rows_have_another_bound_none_is_shortened(method: Method) -> None
 @pytest.mark.parametrize("factor", [5.0, 50.0])
 def test_a_client_that_scales_its_row_up_moves_the_model_as_one(monkeypatch, channel, factor) -> None:
     """In every round, the first one included, whose waves are trained again; and for any number of workers."""
-    method, make = replace(FEDAVG, channel=channel), worker.make_messages
+    method = replace(FEDAVG, channel=channel)
 
     def hostile(*args) -> Messages:
-        messages = make(*args)
+        messages = make_messages(*args)
         rows = messages.rows.dense().clone()
         rows[messages.clients == 7] *= factor
         return replace(messages, rows=DenseRows(rows))

@@ -129,3 +129,9 @@ def test_a_row_with_its_share_of_the_noise_stays_below_its_limit(grid: Grid) -> 
     norms = (sent.rows.dense() + torch.stack(shares)).norm(dim=1)
     limit = grid.norm_limit(sent, NOISE, 1.0, 1, now(20))
     assert float(norms.max()) < limit < 4 * float(norms.median())
+
+
+def test_without_noise_a_sum_of_clipped_rows_is_no_longer_than_they_are_together() -> None:
+    noise = SharedNoise(Bound((CLIP,)), 0.0, 1.0)
+    limit = Reals().norm_limit(Sum(torch.zeros(DIM), 20.0), noise, 20.0, 20, now(20))
+    assert limit == pytest.approx(20 * CLIP, rel=1e-5)
