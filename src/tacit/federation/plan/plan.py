@@ -65,7 +65,7 @@ from tacit.runs.run import RunSpec, calibrate_method, check_draws_persons
 FORMAT = 3
 MAX_REVIEWED_ROUNDS = 10_000  # of a plan: the cost of each is computed
 EXACT_BELOW = 2.0**53  # below it, a float has the digits of the whole number that it equals
-Seconds = Annotated[float, Meta(gt=0)]
+Seconds = Annotated[float, Meta(gt=0, le=30 * 86_400)]  # a month: longer waits overflow the clocks of threads
 
 
 class Timeouts(Struct, frozen=True):
