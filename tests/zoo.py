@@ -29,6 +29,7 @@ from tacit.core import (
     Wave,
 )
 from tacit.core.client_half import ClientHalf
+from tacit.core.lengths import row_limit
 from tacit.core.server_half import aggregate_messages, broadcast, client_view, finish_round, reject_unusable
 from tacit.data import Population
 from tacit.engine.batches import Batches, make_batches
@@ -243,7 +244,7 @@ def answer(half: ClientHalf, request: bytes, data: Wave, memory: ClientMemory) -
 
 def server_side(method: Method, state: State, messages: Messages, now: ServerRound) -> State:
     """The state after a round whose messages are all at hand, in a conversation of this round alone."""
-    accepted, _ = reject_unusable(messages, method.max_norm_accepted(messages.rows.dim))
+    accepted, _ = reject_unusable(messages, row_limit(method, messages, state, now))
     with method.channel.open(method, now.population) as conversation:
         total = aggregate_messages(method, conversation, state, accepted, now)
         return finish_round(method, conversation, state, total, now)

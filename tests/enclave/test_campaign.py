@@ -53,7 +53,7 @@ CASES: dict[str, tuple[Enclave, Mechanism]] = {
         Enclave(wire=Compact(), padding=64),
         CentralGaussian(clip=QuantileClip(start=0.1, count_noise=1.0), noise_multiplier=0.5),
     ),
-    "shares": (Enclave(), DistributedGaussian(clip=FixedClip(0.3), noise_multiplier=0.5)),
+    "shares": (Enclave(), DistributedGaussian(clip=FixedClip(9.0), noise_multiplier=0.5)),
 }
 
 

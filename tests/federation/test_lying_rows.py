@@ -3,6 +3,7 @@
 The simulation says what the federation does, because there, too, nobody checks the liar's row.
 """
 
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -22,6 +23,7 @@ from tacit.engine import Simulation
 from tacit.federation.channels.interface import SiteReply
 from tacit.federation.channels.secure_sum import SecureSumSite
 from tacit.federation.messages import SiteRequest
+from tacit.federation.plan import entry_points
 from tacit.federation.plan.plan import FederationPlan
 from tacit.pieces.channels import SecureSum
 from tacit.runs.training import follow
@@ -53,7 +55,7 @@ def lying(messages: Messages, lie: Lie) -> Messages:
     return replace(messages, rows=DenseRows(rows))
 
 
-def simulated(plan: FederationPlan, lie: Lie | None) -> tuple[State, list[bool]]:
+def simulated(plan: FederationPlan, lie: Lie | None, task: Task | None = None) -> tuple[State, list[bool]]:
     """The end of the simulation, and which of its rounds were dropped."""
 
     @dataclass(frozen=True, kw_only=True)
@@ -68,7 +70,7 @@ def simulated(plan: FederationPlan, lie: Lie | None) -> tuple[State, list[bool]]
     assert isinstance(channel, SecureSum)
     liar = LyingSum(**{field.name: getattr(channel, field.name) for field in fields(channel)})
     method = replace(plan.method, channel=liar)
-    task = Task(model=acme.net, clients=[acme.samples(number) for number in range(SITES)])
+    task = task or Task(model=acme.net, clients=[acme.samples(number) for number in range(SITES)])
     simulation = Simulation(method, task, seed=acme.SEED, waves="single")
     steps = [*simulation.rounds(workers=1, keys=SeededKeys(plan.seed))]
     return steps[-1][0], [report.dropped for _, report in steps]
@@ -158,3 +160,42 @@ def test_without_noise_the_plan_s_limit_of_rows_bounds_the_sum(tmp_path: Path) -
     run, _ = deployed(consortium, plan, LIES["uniform"])
     assert [report.dropped for report in run.history] == [True] * 3
     assert plan.method.max_row_norm == 10.0
+
+
+EIGHT = 8
+VECTORS: dict[str, Lie] = {**LIES, "times -1": lambda row, _: -row, "times 20": lambda row, _: row * 20}
+
+
+def accuracy(state: State) -> float:
+    task = acme.digits()
+    assert task.test is not None
+    model = acme.digits_net()
+    torch.nn.utils.vector_to_parameters(state.weights.float(), model.parameters())
+    with torch.no_grad():
+        return float((model(task.test[0]).argmax(1) == task.test[1]).float().mean())
+
+
+@pytest.mark.campaign  # minutes
+@pytest.mark.parametrize("name", ["honest", *VECTORS])
+def test_on_digits_the_simulation_s_accuracy_is_the_federation_s(tmp_path: Path, name: str) -> None:
+    """The table of the threat model, which `pytest -s` prints: one of eight sites lies in each of 30 rounds."""
+    allowed = {"acme:digits_net": entry_points.pin("acme:digits_net", "the model")}
+    consortium = Consortium.at(
+        tmp_path, EIGHT, methods=["dp-fedsgd"], channels=["secure-sum/active_server"], models=allowed
+    )
+    for number, site in enumerate(consortium.names):
+        consortium.change(site, f"acme:load_{number}", f"acme:digits_{number}")
+    args = {"rounds": 30, "size": 188, "noise": 1.0, "epsilon": "none"}
+    plan = consortium.plan("dp-fedsgd", args=args, model="acme:digits_net")
+    consortium.accept(plan)
+    lie = VECTORS.get(name, lambda row, _: row)
+    run, _ = deployed(consortium, plan, lie)
+    state, dropped = simulated(plan, lie, acme.digits())
+    rounds = len(run.history)
+    both = accuracy(state), accuracy(run.state)
+    ended = f"ended after {rounds}" if run.disrupted else f"{rounds}"
+    sys.stdout.write(f"| {name} | {both[0]:.3f} | {both[1]:.3f} | {ended} |\n")
+    assert abs(both[0] - both[1]) < 0.03
+    assert dropped[:rounds] == [report.dropped for report in run.history]
+    assert not run.disrupted or rounds == 3
+    assert run.disrupted == (name in LIES)

@@ -147,6 +147,20 @@ def test_a_journal_notices_changes_and_survives_a_cut_line(tmp_path: Path) -> No
             read_journal(path)
 
 
+@pytest.mark.parametrize("seconds", [0.0, -1.0, 1e300, float("nan"), float("inf")])
+def test_a_timeout_is_a_month_at_most(tmp_path: Path, seconds: float) -> None:
+    """The server's threads could not wait longer: its first ask would fail with an error of Python."""
+    with pytest.raises(UserError):
+        Consortium.at(tmp_path, 5).plan("fl-std", args={"cohort": 5}, timeouts={"train": seconds})
+
+
+def test_noise_for_very_many_rounds_is_not_computed_for_a_review(tmp_path: Path) -> None:
+    """Every site that is sent the plan would compute for minutes, before it could refuse."""
+    plan = Consortium.at(tmp_path, 5).plan("fl-std-dp", args={"rounds": 100_000, "cohort": 5})
+    with pytest.raises(UserError, match="at most 10000 rounds in a plan whose noise follows from ε, got 100000"):
+        _ = plan.method
+
+
 @pytest.mark.parametrize(("one", "other"), [({"rounds": 5}, {"rounds": 5.0}), ({"descent.lr": 1}, {"descent.lr": 1.0})])
 def test_a_number_has_one_form(tmp_path: Path, one: dict[str, object], other: dict[str, object]) -> None:
     """A plan with 5.0 rounds was another than one with 5, which the same people had agreed on."""

@@ -32,6 +32,7 @@ from tacit.core import (
     Wave,
 )
 from tacit.core.client_half import make_messages
+from tacit.core.lengths import row_limit
 from tacit.core.server_half import (
     broadcast,
     client_view,
@@ -159,7 +160,7 @@ def observe(method: Method, state: State, wave: Wave, now: SimulatedRound, adver
     if adversary not in ADVERSARIES:
         raise UserError(f"Expected adversary in {', '.join(ADVERSARIES)}, got {adversary!r}.")
     messages = make_messages(method, client_view(method, broadcast(method, state, now), state, now), wave, now)
-    _, report = reject_unusable(messages, method.max_norm_accepted(messages.rows.dim))
+    _, report = reject_unusable(messages, row_limit(method, messages, state, now))
     after, released = server_side(method, state, messages, now)
     is_server = adversary == "server"
     memory = {name: value for name, value in state.memory.items() if is_server or not name.startswith(SERVER)}

@@ -280,6 +280,13 @@ class Mechanism(Bounded, Protocol):
         """
         return None
 
+    def max_row(self, messages: Messages, state: State, now: Round) -> float | None:
+        """The largest L2 norm of one of these rows that an honest client can send, except with probability 2⁻⁶⁴.
+
+        None: clients neither clip their rows to a public bound nor add noise in shares.
+        """
+        return None
+
     def update_state(self, state: State, total: Sum, now: ServerRound) -> State:
         """The state for the next round, updated from the round's sum before noise."""
         return state

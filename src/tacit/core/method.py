@@ -46,7 +46,7 @@ class Method:
         report_delta: the δ at which ε is reported if there is no budget.
         patience: training stops after this many evaluations in a row without a smaller loss on held-out data, and
             returns the best model.
-        max_row_norm: the largest L2 norm of a row that is accepted; None: see `max_norm`.
+        max_row_norm: the largest L2 norm of a row that is accepted; None: see `max_norm` and `tacit.core.lengths`.
     """
 
     name: str
@@ -150,9 +150,11 @@ class Method:
         of_records = self.mechanism.row_bound or 0.0
         return MAX_MEAN_SIZE * (dim if self.terms.changes_rows else sqrt(dim)) * max(of_records, 1.0) + of_records
 
-    def max_norm_accepted(self, dim: int) -> float:
-        """The largest L2 norm of a row that whoever sees it accepts; infinite where nobody sees a row."""
-        return float("inf") if self.channel.messages_seen_by == "nobody" else self.max_norm(dim)
+    @property
+    def shortens(self) -> bool:
+        """Whether whoever sees the messages shortens those that are much longer than others (`tacit.core.lengths`)."""
+        seen = self.channel.messages_seen_by != "nobody" and self.trainer.sends != "terms"
+        return seen and self.mechanism.requires == "anything" and self.max_row_norm is None
 
     def max_sum(self, total: Sum, now: ServerRound) -> float:
         """The largest L2 norm of the round's released sum that honest clients can cause; infinite if nothing bounds it.

@@ -85,9 +85,10 @@ class Plain(Channel):
             `Compact()`.
         down: the wire format of whole models that the server sends, where it is shorter.
 
-    Formal guarantees: none on privacy. A row longer than the method's `max_norm` is rejected, and the round goes on.
-    Not covered: a client may send any other vector, such as its update with the sign flipped or scaled up to that
-    bound, and so move a mean of n clients by the bound over n in every round.
+    Formal guarantees: none on privacy. A row longer than the method's `max_norm` is rejected, and the round goes on;
+    one much longer than others counts as much as they do, or nothing (`tacit.core.lengths`). Not covered: a client may
+    send any other vector, such as its update with the sign flipped, and so move a mean of n clients by twice the usual
+    length over n in every round.
 
     Sees: the server, every message; anybody on the network too, unless the transport is encrypted.
     """

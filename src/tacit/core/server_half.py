@@ -5,7 +5,7 @@
     before   codec.prepare ─► mechanism.prepare ─► codec.tune ──► what pieces learn from public data
     out      codec.broadcast ─► mechanism.broadcast_parts ──► broadcast
     in       message_format.read ─► reject rows that are not finite or too long ──► messages
-             conversation.aggregate: mechanism.before_sum ─► aggregator.combine ──► sum
+             conversation.aggregate: shorten outliers ─► mechanism.before_sum ─► aggregator.combine ──► sum
              conversation.release: mechanism.after_sum ──► what the server learns
              aggregator.finish ─► codec.decode ─► server.apply ──► next state
              mechanism.update_state ──► bound of the next round
@@ -24,6 +24,7 @@ from torch import Tensor
 
 from tacit.core.client_half import empty_messages, read_broadcast, read_model
 from tacit.core.interfaces import Channel, Conversation
+from tacit.core.lengths import remember_length, row_limit, shorten_outliers
 from tacit.core.method import Method
 from tacit.core.rows import DenseRows, Rows, Surplus
 from tacit.core.state import (
@@ -144,7 +145,7 @@ def join_messages(messages: Sequence[Messages], like: Messages) -> Messages:
 def reject_unusable(messages: Messages, max_row_norm: float = torch.inf) -> tuple[Messages, WaveReport]:
     """Return the messages whose rows are finite and no longer than `max_row_norm`, and a report of the wave.
 
-    A faulty or hostile client loses only its own update. `max_row_norm` is the method's `max_norm_accepted`.
+    A faulty or hostile client loses only its own update. `max_row_norm` is the method's `row_limit`.
     """
     norms = messages.rows.norms()
     usable = torch.isfinite(norms) & (norms <= max_row_norm)
@@ -174,8 +175,16 @@ def sum_of_total(
 
 
 def aggregate_messages(method: Method, conversation: Conversation, state: State, messages: Messages, now: Round) -> Sum:
-    """The sum of a round's messages, all at once, through the channel's conversation."""
-    return conversation.aggregate(messages, state, now, lambda visible: sum_messages(method, state, visible))
+    """The sum of a round's messages, all at once, through the channel's conversation.
+
+    Whoever sees them shortens outliers (`tacit.core.lengths`).
+    """
+
+    def add(visible: Messages) -> Sum:
+        shortened, usual = shorten_outliers(method, visible, state)
+        return replace(sum_messages(method, state, shortened), length=usual)
+
+    return conversation.aggregate(messages, state, now, add)
 
 
 def finish_round(method: Method, conversation: Conversation, state: State, total: Sum, now: ServerRound) -> State:
@@ -191,7 +200,7 @@ def finish_round(method: Method, conversation: Conversation, state: State, total
     if count_dropped(state):
         state = replace(state, memory={name: value for name, value in state.memory.items() if name != DROPPED})
     after = method.mechanism.update_state(state, total, now) if noisy.weight > 0 else state
-    return apply_release(method, after, noisy, now)
+    return apply_release(method, remember_length(method, after, total.length), noisy, now)
 
 
 def apply_release(method: Method, state: State, noisy: Sum, now: ServerRound) -> State:
@@ -211,7 +220,7 @@ def release_sum(method: Method, conversation: Conversation, total: Sum, now: Ser
 
 def server_side(method: Method, state: State, messages: Messages, now: ServerRound) -> tuple[State, Sum]:
     """The state after a round, and its sum, from all of its messages, in a conversation of this round alone."""
-    accepted, _ = reject_unusable(messages, method.max_norm_accepted(messages.rows.dim))
+    accepted, _ = reject_unusable(messages, row_limit(method, messages, state, now))
     with method.channel.open(method, now.population) as conversation:
         total = aggregate_messages(method, conversation, state, accepted, now)
         noisy = release_sum(method, conversation, total, now)

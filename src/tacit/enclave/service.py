@@ -25,6 +25,7 @@ from dataclasses import dataclass, field
 import torch
 
 from tacit.core import DenseRows, Key, Messages, Method, RunKeys, ServerRound, State, Sum, Turnout
+from tacit.core.lengths import row_limit
 from tacit.core.prices import Unit
 from tacit.core.server_half import aggregate_messages, join_messages, release_sum
 from tacit.enclave import enclave_messages
@@ -291,7 +292,8 @@ class EnclaveService:
                 self._upload_format.check_cohort(plaintext, len(current.cohort))
         except (WireError, ProtocolError):
             return ReplyStatus.MALFORMED
-        if not float(message.rows.norms()[0]) <= self.method.max_norm(message.rows.dim):  # NaN is not
+        limit = row_limit(self.method, message, current.request.state(), self._now(current))
+        if not float(message.rows.norms()[0]) <= limit:  # NaN is not
             return ReplyStatus.NOT_FINITE
         current.received[upload.client] = message
         return ReplyStatus.ACCEPTED

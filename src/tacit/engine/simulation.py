@@ -36,6 +36,7 @@ from tacit.core import (
 )
 from tacit.core.interfaces import Conversation
 from tacit.core.keys import key_source
+from tacit.core.lengths import OUTLIER, previous_length, usual_length
 from tacit.core.losses import best_outputs
 from tacit.core.prices import Unproved
 from tacit.core.rows import add_surplus
@@ -270,7 +271,7 @@ class RoundRunner:
         sent, view = self.worker.start(state, now)
         waves = self._waves(cohort if self.delivering is None else self.delivering(cohort), view)
         began = time.perf_counter()
-        total, results = self._fold(self._jobs(state, waves, now), state, now)
+        total, results = self._sum(state, waves, now)
         folded = time.perf_counter() - began
         if total is None:
             empty = no_messages(self.method, sent, state, now)
@@ -358,12 +359,25 @@ class RoundRunner:
         down = tuple(sizes[not before] for before in counts_of(received, numbers).tolist())
         return down, with_one_more(received, numbers)
 
-    def _jobs(self, state: State, waves: list[Tensor], now: SimulatedRound) -> list[TrainJob]:
+    def _sum(self, state: State, waves: list[Tensor], now: SimulatedRound) -> tuple[Sum | None, list[Trained]]:
+        """The round's sum and the waves' results; in the first round, waves with outliers are trained again."""
+        known = previous_length(self.method, state)
+        total, results = self._fold(self._jobs(state, waves, now, known), state, now)
+        lengths = [length for result in results for length in result.wave_report.lengths]
+        usual = usual_length(lengths)
+        if total is None or usual is None:
+            return total, results
+        if known is None and max(lengths) > OUTLIER * usual:
+            total, results = self._fold(self._jobs(state, waves, now, usual), state, now)
+            assert total is not None
+        return replace(total, length=usual), results
+
+    def _jobs(self, state: State, waves: list[Tensor], now: SimulatedRound, usual: float | None) -> list[TrainJob]:
         initial = self.worker.initial_memory
         changed = {name: value for name, value in state.memory.items() if initial.get(name) is not value}
         memory = {name: value.cpu().numpy() for name, value in changed.items() if not name.startswith(SERVER)}
         here, dense = now.of_clients(), self.waves == "single"
-        return [TrainJob(here, memory, wave.numpy(), i % self.slots, dense) for i, wave in enumerate(waves)]
+        return [TrainJob(here, memory, wave.numpy(), i % self.slots, dense, usual) for i, wave in enumerate(waves)]
 
     def _fold(self, jobs: list[TrainJob], state: State, now: Round) -> tuple[Sum | None, list[Trained]]:
         """The round's sum, folded wave by wave in their order, and the waves' results; None: the cohort is empty."""

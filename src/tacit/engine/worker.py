@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from tacit.core import Broadcast, ClientMemory, ClientRound, DenseRows, Key, Method, Round, State, Sum, View, WaveReport
 from tacit.core.client_half import make_messages, read_broadcast
+from tacit.core.lengths import row_lengths, row_limit, shorten
 from tacit.core.server_half import broadcast, reject_unusable, sum_messages
 from tacit.data import Task
 from tacit.data.population_files import release_pages
@@ -35,6 +36,7 @@ class TrainJob:
     clients: NDArray[np.int64]
     slot: int
     dense: bool = False  # rows as they are on the wire, not in a factored form
+    usual: float | None = None  # the length of rows, to which outliers are shortened; None: not known, or they are not
 
 
 @dataclass(frozen=True)
@@ -130,9 +132,11 @@ class Worker:
         if job.dense:
             messages = replace(messages, rows=DenseRows(messages.rows.dense()))
         up = method.channel.message_format.sizes(messages)
-        kept, wave_report = reject_unusable(messages, method.max_norm_accepted(messages.rows.dim))
+        kept, wave_report = reject_unusable(messages, row_limit(method, messages, state, now))
+        if method.streams and method.shortens:
+            wave_report = replace(wave_report, lengths=tuple(row_lengths(method, kept, state).tolist()))
         part = (
-            sum_messages(method, state, kept)
+            sum_messages(method, state, shorten(method, kept, state, job.usual))
             if method.streams
             else Sum(kept.rows.dense(), 0.0, grid_step=kept.grid_step, surplus=kept.surplus)
         )

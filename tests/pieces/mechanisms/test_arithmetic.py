@@ -7,10 +7,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from tacit.core import Bound, DenseRows, Key, Messages, SimulatedRound
+from tacit.core import Bound, DenseRows, Key, Messages, SimulatedRound, Sum
 from tacit.errors import UserError
 from tacit.pieces.mechanisms import Grid
-from tacit.pieces.mechanisms.arithmetic import INTEGER_DISTANCE, SharedNoise
+from tacit.pieces.mechanisms.arithmetic import INTEGER_DISTANCE, Arithmetic, Reals, SharedNoise
+from tacit.pieces.mechanisms.counts import Counts
 
 DIM, CLIP, DECLARED = 6000, 0.5, 1.2
 NOISE = SharedNoise(Bound((CLIP,)), DECLARED, 1.0)
@@ -88,3 +89,49 @@ def test_the_declared_distance_covers_the_largest_round() -> None:
     assert release.distance == INTEGER_DISTANCE == 2.0**-62
     magnitude = 14 * 1e5  # the largest of a table with the widest noise
     assert 2**15 * 2**28 * (magnitude + 5) * 2.0**-128 + 2.0**-64 < INTEGER_DISTANCE * 7 / 8
+
+
+def limits(arithmetic: Arithmetic, noise: SharedNoise, dim: int, monkeypatch: pytest.MonkeyPatch, bits: int) -> float:
+    """The limit of a sum of twenty rows, at this probability."""
+    monkeypatch.setattr("tacit.pieces.mechanisms.arithmetic.SUM_BITS", bits)
+    like = arithmetic.encode(messages(torch.zeros(1, dim)), noise, now(20))
+    return arithmetic.norm_limit(Sum(torch.zeros(dim), 20.0, grid_step=like.grid_step), noise, 20.0, 20, now(20))
+
+
+@pytest.mark.parametrize(
+    ("arithmetic", "noise"),
+    [
+        (Reals(), NOISE),
+        (Grid(), NOISE),
+        (Grid(noise="skellam"), NOISE),
+        (Counts(), SharedNoise(Bound((1.0,)), 2.0, 1.0, records=3, wide=True)),
+    ],
+    ids=["reals", "gaussian", "skellam", "counts"],
+)
+@pytest.mark.parametrize("dim", [1, 40])
+def test_honest_sums_stay_below_their_limit_and_lies_do_not(arithmetic, noise, dim, monkeypatch) -> None:
+    """The rarer the limit, the further; at one in two, no more than half of honest sums exceed it."""
+    rows = torch.zeros(dim, dtype=torch.float64)
+    rows[0] = 20 * noise.row_bound.whole
+    drawn = [arithmetic.draw(rows, noise, 20.0, Key.from_seed(seed), now(20)) for seed in range(300)]
+    norms = torch.stack([(rows + each).norm() for each in drawn])
+    often, rarely = (limits(arithmetic, noise, dim, monkeypatch, bits) for bits in (1, 40))
+    assert float((norms > often).float().mean()) <= 0.5
+    assert float(norms.max()) < rarely
+    assert often < rarely < 6 * float(norms.max())
+    assert float((1.5 * norms).max()) > limits(arithmetic, noise, dim, monkeypatch, 1) * 0.9
+
+
+@pytest.mark.parametrize("grid", [Grid(), Grid(noise="skellam")], ids=["gaussian", "skellam"])
+def test_a_row_with_its_share_of_the_noise_stays_below_its_limit(grid: Grid) -> None:
+    sent = grid.encode(messages(torch.full((50, 400), 1.0)), NOISE, now(20))
+    shares = [grid.draw(row, NOISE, 1.0, Key.from_seed(seed), now(20)) for seed, row in enumerate(sent.rows.dense())]
+    norms = (sent.rows.dense() + torch.stack(shares)).norm(dim=1)
+    limit = grid.norm_limit(sent, NOISE, 1.0, 1, now(20))
+    assert float(norms.max()) < limit < 4 * float(norms.median())
+
+
+def test_without_noise_a_sum_of_clipped_rows_is_no_longer_than_they_are_together() -> None:
+    noise = SharedNoise(Bound((CLIP,)), 0.0, 1.0)
+    limit = Reals().norm_limit(Sum(torch.zeros(DIM), 20.0), noise, 20.0, 20, now(20))
+    assert limit == pytest.approx(20 * CLIP, rel=1e-5)

@@ -9,6 +9,7 @@ import numpy as np
 
 from tacit.core import Messages, Method, Plain, Randomness, Round, ServerRound, State, Sum
 from tacit.core.interfaces import Conversation
+from tacit.core.lengths import row_limit, shorten_outliers
 from tacit.core.server_half import aggregate_messages, read_messages, reject_unusable, sum_messages
 from tacit.engine.simulation import variance_and_scale
 from tacit.engine.waves import single_thread
@@ -44,7 +45,10 @@ class FederatedPlain(FederatedChannel):
         else:
             yield "The server sees every message of every site. Other sites learn the model."
         if method.weighted:
-            yield "The server learns how many samples every site has."
+            yield (
+                "The server learns how many samples every site has. Nobody checks the number: a site that overstates "
+                "it decides about the model. With weighted=false every site counts the same."
+            )
 
     def survival(self, cohort: int, least: int) -> Survival:
         return Survival(messages=1, losses=max(cohort - least, 0), colluding=None)
@@ -65,21 +69,35 @@ class PlainServer(ServerHalf):
     def gather(
         self, state: State, now: ServerRound, asked: SiteRequest, like: Messages, conversation: Conversation
     ) -> RoundOutcome:
-        """The sum of all valid messages within the norm bound."""
+        """The sum of all valid messages within the norm bound, those much longer than others shortened."""
         method, traffic = self.sites.plan.method, SiteBytes()
         replies = self.sites.ask_round(TRAIN, asked, dict.fromkeys(asked.cohort, b""), traffic)
         received, malformed = read_messages(method, replies, like, now)
-        usable, wave = reject_unusable(received, method.max_norm(like.rows.dim))
+        usable, wave = reject_unusable(received, row_limit(method, received, state, now))
         for number in (*malformed, *wave.rejected):
             self.sites.fail(
                 number, malformed.get(number, "its update is not finite, or longer than the method accepts")
             )
         self._check_enough(len(wave.delivered))
         with single_thread():
-            total = _sum(method, state, usable, conversation, now)
+            total = self._sum(state, usable, conversation, now)
         diagnostics = (float(np.mean(wave.norms)) if wave.norms else 0.0, *variance_and_scale(total))
         content = sum(map(len, replies.values()))
         return RoundOutcome(total, wave.delivered, diagnostics, {"envelope": traffic.beyond(content, asked)}, traffic)
+
+    def _sum(self, state: State, kept: Messages, conversation: Conversation, now: Round) -> Sum:
+        """The messages' sum in the order of the sites' numbers, not of arrival."""
+        method, numbers = self.sites.plan.method, kept.clients
+        short, usual = shorten_outliers(method, kept, state)
+        if short is not kept:
+            changed = (short.rows.dense() != kept.rows.dense()).any(1)
+            self.sites.log("shortened", round=state.round + 1, sites=self.sites.names(numbers[changed].tolist()))
+        if not method.streams:
+            return aggregate_messages(method, conversation, state, kept, now)
+        parts = (sum_messages(method, state, short.keep(numbers == number)) for number in numbers.tolist())
+        first = next(parts)
+        total = reduce(lambda total, part: total + part, parts, replace(first, total=first.total.clone()))
+        return replace(total, length=usual)
 
     def _check_enough(self, delivered: int) -> None:
         least = self.sites.plan.min_cohort
@@ -88,16 +106,6 @@ class PlainServer(ServerHalf):
                 f"Expected at least {least} sites to deliver, got {delivered}. "
                 f"{self.sites.explanation()}Nothing was released."
             )
-
-
-def _sum(method: Method, state: State, kept: Messages, conversation: Conversation, now: Round) -> Sum:
-    """The messages' sum in the order of the sites' numbers, not of arrival."""
-    if not method.streams:
-        return aggregate_messages(method, conversation, state, kept, now)
-    numbers = kept.clients
-    parts = (sum_messages(method, state, kept.keep(numbers == number)) for number in numbers.tolist())
-    first = next(parts)
-    return reduce(lambda total, part: total + part, parts, replace(first, total=first.total.clone()))
 
 
 @dataclass(frozen=True)

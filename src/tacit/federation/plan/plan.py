@@ -63,8 +63,9 @@ from tacit.runs.fitting import Sizes, fit_descent
 from tacit.runs.run import RunSpec, calibrate_method, check_draws_persons
 
 FORMAT = 3
+MAX_REVIEWED_ROUNDS = 10_000  # of a plan: the cost of each is computed
 EXACT_BELOW = 2.0**53  # below it, a float has the digits of the whole number that it equals
-Seconds = Annotated[float, Meta(gt=0)]
+Seconds = Annotated[float, Meta(gt=0, le=30 * 86_400)]  # a month: longer waits overflow the clocks of threads
 
 
 class Timeouts(Struct, frozen=True):
@@ -307,6 +308,11 @@ class FederationPlan:
             raise UserError(
                 f"{method.name} draws batches at a rate that depends on the number of a site's {self.unit}s. "
                 "Give the plan the fewest that any site has, records = …"
+            )
+        if method.terms.uncalibrated and method.rounds > MAX_REVIEWED_ROUNDS:
+            raise UserError(
+                f"Expected at most {MAX_REVIEWED_ROUNDS} rounds in a plan whose noise follows from ε, got "
+                f"{method.rounds}: every site would compute it for minutes. Give the noise, or make several plans."
             )
         return calibrate_method(
             method, self.population, ClientUnits((max(self.records, 1),) * self.population, self.unit)

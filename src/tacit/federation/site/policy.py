@@ -19,14 +19,13 @@ from tacit.federation.channels.interface import FederatedChannel, all_words, cha
 from tacit.federation.plan import entry_points
 from tacit.federation.plan.encoded_columns import columns_read, read_columns
 from tacit.federation.plan.entry_points import AllowedCode
-from tacit.federation.plan.plan import FederationPlan
+from tacit.federation.plan.plan import MAX_REVIEWED_ROUNDS, FederationPlan
 from tacit.privacy.guarantee import AT_SEVERAL, PERSONS
 
 if TYPE_CHECKING:
     from tacit.privacy.unit_accounting import Charge
 
 TAKES_PART = "That a site takes part is known and not protected: ε compares its update with zeros (zero-out)."
-MAX_REVIEWED_ROUNDS = 10_000  # of a plan: the cost of each is computed
 NO_NOISE = Release(Gaussian(0.0))  # the charge for rounds without a proof: no finite ε holds after them
 FEW_CLIENTS = 100  # below it, noise that hides a whole client hides most of what clients have in common
 

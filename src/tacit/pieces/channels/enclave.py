@@ -45,8 +45,8 @@ class Enclave(Channel):
 
     Formal guarantees: none by itself. With a mechanism that adds noise to sums, the noise is added inside. The enclave
     draws cohorts itself, and enforces number of rounds and budget. The host learns who takes part: sampling amplifies
-    privacy against recipients of the models, not against the host. Not covered: within the method's `max_row_norm`, or
-    the mechanism's bound, a client may send any update, such as one with its sign flipped.
+    privacy against recipients of the models, not against the host. Not covered: within the method's `max_row_norm`, the
+    mechanism's bound or the usual length of rows, a client may send any update, such as one with its sign flipped.
 
     Sees: the server outside, ciphertext, its length and time, who takes part, and what the enclave releases; the
     enclave, every message. An attacker with physical access to the processor, with an exploit against it, or who

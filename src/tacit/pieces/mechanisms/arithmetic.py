@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tacit.core import Bound, ClientRound, DenseRows, GridStep, Key, Messages, Round
+from tacit.core import Bound, ClientRound, DenseRows, GridStep, Key, Messages, Round, Sum
 from tacit.core.method import ROUNDING_SLACK
 from tacit.core.prices import Gaussian, Release
 from tacit.core.rows import Rows
@@ -28,6 +28,7 @@ REAL_VALUED = "The noise is real-valued: what its rounding to floating-point num
 WIDE_BITS = 24  # integers of this many bits have room for the usual grid
 MIN_STEPS_NARROW = 16  # with fewer bits
 _SIZES = 300  # of cohorts whose sums are tried
+SUM_BITS, ROW_BITS = 40, 64  # an honest sum, or row, exceeds its limit with a probability of at most 2^-bits
 INTEGER_NOISES: dict[str, type[DiscreteGaussian] | type[Skellam]] = {"gaussian": DiscreteGaussian, "skellam": Skellam}
 
 
@@ -93,7 +94,7 @@ class SharedNoise:
         return 1.0 if part > 1 - 1e-12 else part
 
 
-def norm_limit(bound: float, deviation: float, dim: int, bits: int = 40) -> float:
+def norm_limit(bound: float, deviation: float, dim: int, bits: int = SUM_BITS) -> float:
     """A norm that a vector of at most this norm plus noise exceeds with a probability of at most 2^-bits.
 
     The noise has independent coordinates that are subgaussian with this deviation, such as Gaussian and discrete
@@ -110,6 +111,25 @@ def norm_limit(bound: float, deviation: float, dim: int, bits: int = 40) -> floa
     return sqrt(bound**2 + 2 * bound * deviation * sqrt(2 * u) + noise) * (1 + ROUNDING_SLACK)
 
 
+def heavy_norm_limit(bound: float, moments: tuple[float, float], largest: float, dim: int, bits: int) -> float:
+    """As `norm_limit`, for symmetric noise with heavier tails.
+
+    With u = (bits + 1) ln 2, each of two events has a probability of at most e^-u: that some coordinate is larger than
+    `largest`, or that the sum of the squares of smaller ones exceeds its mean by more than Bernstein's inequality says.
+
+    Args:
+        bound: of the vector without noise.
+        moments: the second and the fourth of a coordinate.
+        largest: what a coordinate exceeds with a probability of at most e^-u / dim.
+        dim: the number of coordinates, which are independent and equally distributed.
+        bits: of the probability.
+    """
+    (second, fourth), u = moments, (bits + 1) * log(2)
+    part = u * largest**2 / 3
+    squares = min(dim * second + part + sqrt(part**2 + 2 * u * dim * fourth), dim * largest**2)
+    return (bound + sqrt(squares)) * (1 + ROUNDING_SLACK)
+
+
 class Arithmetic(Protocol):
     """How rows are encoded for summation, and how noise is drawn for them."""
 
@@ -117,9 +137,11 @@ class Arithmetic(Protocol):
     def bits(self) -> int | None:
         """Sums are modulo 2^bits; None: sums of real numbers."""
 
-    @property
-    def subgaussian(self) -> bool:
-        """Whether the tail of its noise is no heavier than that of a Gaussian of the same deviation."""
+    def norm_limit(self, like: Sum | Messages, noise: SharedNoise, count: float, rows: int, now: Round) -> float:
+        """The L2 norm that this many rows with `count` shares exceed with a negligible probability.
+
+        It is at most 2^-SUM_BITS for a sum, and 2^-ROW_BITS for one row.
+        """
 
     def encode(self, messages: Messages, noise: SharedNoise, now: ClientRound) -> Messages:
         """The rows, clipped to the bound and encoded."""
@@ -140,7 +162,10 @@ class Reals:
     """
 
     bits: ClassVar[int | None] = None
-    subgaussian: ClassVar[bool] = True
+
+    def norm_limit(self, like: Sum | Messages, noise: SharedNoise, count: float, rows: int, now: Round) -> float:
+        deviation = noise.bound.whole * noise.multiplier * sqrt(count / noise.of_cohort(now.cohort))
+        return norm_limit(rows * noise.row_bound.whole, deviation, *size_of(like))
 
     def encode(self, messages: Messages, noise: SharedNoise, now: ClientRound) -> Messages:
         return replace(messages, rows=clip_rows(_finite(messages.rows), noise.row_bound))
@@ -181,9 +206,21 @@ class Grid:
         whole(8, 32, bits=self.bits)
         whole(1, steps=self.steps)
 
-    @property
-    def subgaussian(self) -> bool:
-        return self.noise == "gaussian"
+    def norm_limit(self, like: Sum | Messages, noise: SharedNoise, count: float, rows: int, now: Round) -> float:
+        """The inflation of the grid lengthens rows and noise; Skellam noise is a difference of Poisson variables.
+
+        |x| of variance v exceeds L/3 + √(L²/9 + 2Lv) with a probability of at most 2e^-L (Bernstein's inequality).
+        """
+        step = like.grid_step or GridStep(0.0)
+        bound, (dim, bits) = rows * noise.row_bound.whole * (1 + step.inflation), size_of(like)
+        shares = sqrt(count / noise.of_cohort(now.cohort))
+        deviation = noise.bound.whole * noise.multiplier * (1 + step.inflation) * shares
+        if self.noise == "gaussian":
+            return norm_limit(bound, deviation, dim, bits)
+        variance, tail = (deviation / step.size) ** 2, log(2 * dim) + (bits + 1) * log(2)
+        largest = tail / 3 + sqrt(tail**2 / 9 + 2 * tail * variance)
+        moments = (variance, 3 * variance**2 + variance)
+        return heavy_norm_limit(bound / step.size, moments, largest, dim, bits) * step.size
 
     @property
     def min_steps(self) -> int:
@@ -263,6 +300,11 @@ def _shorten_lattice(grid: Grid, noise: SharedNoise, dim: int, max_cohort: int) 
     sizes = [0, *range(max_cohort, 0, -stride)]
     needed = (lattice.for_cohort(max(size, 1), noise.of_cohort(size), noise.multiplier).min_bits for size in sizes)
     return replace(lattice, bits=min(max(needed) + (stride > 1), grid.bits))
+
+
+def size_of(like: Sum | Messages) -> tuple[int, int]:
+    """The number of coordinates, and the bits of the probability that is negligible: smaller for one row of many."""
+    return (like.total.numel(), SUM_BITS) if isinstance(like, Sum) else (like.rows.dim, ROW_BITS)
 
 
 def _finite(rows: Rows) -> Rows:

@@ -14,7 +14,7 @@ et al. 2020 (infinite divisibility).
 """
 
 from dataclasses import dataclass, replace
-from math import exp, sqrt
+from math import exp, log, sqrt
 from typing import ClassVar, Self
 
 import numpy as np
@@ -39,7 +39,7 @@ from tacit.core import (
 from tacit.core.interfaces import Mechanism, Visibility
 from tacit.core.prices import AggregateNoise, Laplace, Price, RecordSums, Release, Uncalibrated, Unit
 from tacit.errors import expect, positive, whole, within
-from tacit.pieces.mechanisms.arithmetic import INTEGER_DISTANCE, SharedNoise
+from tacit.pieces.mechanisms.arithmetic import INTEGER_DISTANCE, SharedNoise, heavy_norm_limit, size_of
 from tacit.pieces.mechanisms.clipping import TermClip
 from tacit.pieces.mechanisms.gaussian import DistributedGaussian
 from tacit.privacy.noise.polya import polya_difference
@@ -55,7 +55,21 @@ class Counts:
     """
 
     bits: ClassVar[int | None] = 32
-    subgaussian: ClassVar[bool] = False
+
+    def norm_limit(self, like: Sum | Messages, noise: SharedNoise, count: float, rows: int, now: Round) -> float:
+        """The noise of a number is a difference of two negative binomial variables of shape s and ratio p = e^(−1/b).
+
+        Its variance is 2sp/(1 − p)², its fourth cumulant 2sp(1 + 4p + p²)/(1 − p)⁴; it is larger than (L + K)/t with a
+        probability of at most 2e^-L, where K = s·ln((1 − p)²/((1 − pe^t)(1 − pe^-t))), here for t = 0.9/b (Chernoff).
+        """
+        (dim, bits), shape = size_of(like), count / noise.of_cohort(now.cohort)
+        rate, tail = 1 / noise.multiplier, log(2 * dim) + (bits + 1) * log(2)
+        p, t = exp(-rate), 0.9 * rate
+        second = 2 * shape * p / (1 - p) ** 2
+        fourth = 3 * second**2 + 2 * shape * p * (1 + 4 * p + p**2) / (1 - p) ** 4
+        moment = shape * (2 * log(1 - p) - log(1 - exp(t - rate)) - log(1 - exp(-t - rate)))
+        largest = (tail + moment) / t
+        return heavy_norm_limit(rows * noise.row_bound.whole, (second, fourth), largest, dim, bits)
 
     def encode(self, messages: Messages, noise: SharedNoise, now: ClientRound) -> Messages:
         """The counts, each limited to the most units of a client; a row that is not finite becomes zeros."""
@@ -157,3 +171,9 @@ class DistributedLaplace(Mechanism):
 
     def after_sum(self, total: Sum, now: ServerRound) -> Sum:
         return self.in_shares.after_sum(total, now)
+
+    def max_sum(self, total: Sum, now: ServerRound) -> float | None:
+        return self.in_shares.max_sum(total, now)
+
+    def max_row(self, messages: Messages, state: State, now: Round) -> float | None:
+        return self.in_shares.max_row(messages, state, now)

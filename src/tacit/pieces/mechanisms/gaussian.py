@@ -30,7 +30,7 @@ from tacit.core.prices import AggregateNoise, Price, RecordSums, Release, Uncali
 from tacit.core.rows import Surplus
 from tacit.core.schema import simplest_fraction
 from tacit.errors import UserError, WireError, at_least, expect, within
-from tacit.pieces.mechanisms.arithmetic import Arithmetic, Reals, SharedNoise, norm_limit
+from tacit.pieces.mechanisms.arithmetic import Arithmetic, Reals, SharedNoise
 from tacit.pieces.mechanisms.clipping import Clip, clip_rows
 from tacit.privacy.noise.sum_grid import DISTANCE, SumGrid, WideSums
 from tacit.wire.frames import Part, Parts
@@ -295,14 +295,11 @@ class DistributedGaussian(Mechanism):
         return replace(total, weight=now.expected_cohort, surplus=None)
 
     def max_sum(self, total: Sum, now: ServerRound) -> float | None:
-        if not self.arithmetic.subgaussian:
-            return None
         noise = self._noise(total.bound, now)
-        inflation = 1.0 if total.grid_step is None else 1 + total.grid_step.inflation
-        rows = now.cohort * noise.row_bound.whole * inflation
-        shares = noise.min_delivered(now.cohort) / noise.of_cohort(now.cohort)
-        deviation = noise.bound.whole * noise.multiplier * inflation * sqrt(shares)
-        return norm_limit(rows, deviation, total.total.numel())
+        return self.arithmetic.norm_limit(total, noise, noise.min_delivered(now.cohort), now.cohort, now)
+
+    def max_row(self, messages: Messages, state: State, now: Round) -> float | None:
+        return self.arithmetic.norm_limit(messages, self._noise(self._bound(state), now), 1.0, 1, now)
 
     def _received_bound(self, view: View) -> Bound:
         """The bound in a broadcast; where the method fixes it, a client accepts no other."""
