@@ -86,6 +86,7 @@ class Guarantee(_Claim):
         retries: how many further attempts at them ε includes.
         unit: whose presence is protected. Guarantees for different units are never added.
         worst_client: for records or persons, the client whose are least protected: ε is theirs; None: for clients.
+        worst_name: the name of that client, where it is a site with a public one.
         steps: for records or persons, that client's number of noisy steps.
         copies: for persons, the most clients at which one has records: ε covers all of them together.
         adjacency: which pairs of populations count as neighbours.
@@ -112,6 +113,7 @@ class Guarantee(_Claim):
     retries: int = 0
     unit: Unit = Unit.CLIENT
     worst_client: int | None = None
+    worst_name: str = ""
     steps: int = 0
     copies: int = 1
     adjacency: str = ""
@@ -159,9 +161,10 @@ class Guarantee(_Claim):
         if self.adjacency:
             yield f"{self.adjacency.capitalize()}: {Adjacency(self.adjacency).meaning_for(self.unit)}"
         if self.worst_client is not None:
+            word, which = ("site", self.worst_name) if self.worst_name else ("client", f"number {self.worst_client}")
             yield (
-                f"Worst client: number {self.worst_client}, after {plural(self.steps, 'step')} with noise; no "
-                f"{self.unit} of another client has a larger ε."
+                f"Worst {word}: {which}, after {plural(self.steps, 'step')} with noise; no {self.unit} of another "
+                f"{word} has a larger ε."
             )
         if self.copies > 1:
             yield (

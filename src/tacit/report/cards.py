@@ -1,8 +1,7 @@
 """Cards: a method's pieces, who sees what, what is guaranteed and what is not, how to run it and how to cite it.
 
-Who sees what follows from what the pieces declare (`channel.messages_seen_by`, `method.weighted`,
-`method.terms`); the same declarations reject wrong compositions. Details come from the sections *Sees* and *Formal
-guarantees* of the pieces' docstrings.
+Who sees what follows from what the pieces declare (`tacit.report.disclosures`). What is not covered comes from the
+sections *Formal guarantees* of the pieces' docstrings.
 """
 
 import inspect
@@ -16,6 +15,7 @@ from tacit.core.prices import Adjacency, Gaussian, Laplace, Leakage, Release, Un
 from tacit.core.schema import SLOTS
 from tacit.errors import expect
 from tacit.privacy.guarantee import IN_COMMON, PERSONS, within_adversary
+from tacit.report.disclosures import section, who_sees
 
 _LARGE = 10**9  # a population larger than any cohort
 
@@ -98,44 +98,8 @@ def summary(factory: Callable[..., object]) -> str:
     return (inspect.getdoc(factory) or "").partition("\n")[0]
 
 
-def section(thing: object, title: str) -> str:
-    """Return the paragraph of a docstring that begins with `title:`, as one line; empty if there is none."""
-    paragraphs = (inspect.getdoc(thing) or "").split("\n\n")
-    paragraph = next((text for text in paragraphs if text.startswith(f"{title}:")), "")
-    return " ".join(paragraph.removeprefix(f"{title}:").split())
-
-
 def _parameter(parameter: inspect.Parameter) -> str:
     return "required" if parameter.default is parameter.empty else repr(parameter.default)
-
-
-def who_sees(method: Method) -> dict[str, str]:
-    """What each party sees, and what the pieces' docstrings add to it."""
-    noise = "with noise" if method.terms.adds_noise else "without noise"
-    slots = (*(method.trainer,) * method.terms.protects_records, method.mechanism, method.channel)
-    pieces = {type(piece).__name__: section(type(piece), "Sees") for piece in slots}
-    details = {f"with {name}": text for name, text in pieces.items() if text}
-    tolerated = {"tolerated": f"{method.channel.tolerates}."} if method.channel.tolerates else {}
-    return {
-        "the server": _server_sees(method),
-        **_recipients(method, noise),
-        **details,
-        **tolerated,
-    }
-
-
-def _recipients(method: Method, noise: str) -> dict[str, str]:
-    if method.trainer.sends == "terms":
-        return {"clients and recipients of the result": f"the sums after every round, {noise}"}
-    return {"clients and recipients of the model": f"the model after every round, {noise}"}
-
-
-def _server_sees(method: Method) -> str:
-    channel = method.channel
-    if channel.messages_seen_by == "enclave":
-        return "only what the enclave releases: the sum of a round's messages, with the mechanism's noise if any"
-    visible = "every client's message" if channel.messages_seen_by == "server" else "only the sum of a round's messages"
-    return f"{visible}, and how many samples each client has" if method.weighted else visible
 
 
 def _event(method: Method) -> str:

@@ -135,6 +135,7 @@ class RunData:
             LeakageAccounting.of(method, task.parameters, task.clients, self.reports),
             not_covered=task.not_covered,
             seeded=self.manifest.randomness == "seeded",
+            sites=() if self.manifest.federation is None else self.manifest.federation.sites,
         )
 
     def _so_far(self, unit: Unit, guarantee: Guarantee | LeakageGuarantee) -> Guarantee | LeakageGuarantee:
@@ -150,14 +151,41 @@ class RunData:
 
     @property
     def shows_clients(self) -> bool:
-        """Whether participation may be shown: not if ε assumes that it is secret."""
-        guarantee = self.guarantee
+        """Whether participation may be shown: not if the ε of clients assumes that it is secret."""
+        guarantee = self.guarantees.get(Unit.CLIENT)
         return not (isinstance(guarantee, Guarantee) and guarantee.amplified)
+
+    @property
+    def word(self) -> str:
+        """What a client of this run is called."""
+        return "client" if self.manifest.federation is None else "site"
+
+    def name_of(self, client: int) -> str:
+        """A client by its name, if it is a site, or by its number."""
+        federation = self.manifest.federation
+        known = federation is not None and 0 <= client < len(federation.sites)
+        return federation.sites[client] if federation is not None and known else f"{self.word} {client}"
+
+    @property
+    def cohort(self) -> int | None:
+        """The number of clients in a round, as expected; None: it does not follow from the manifest."""
+        population = self.manifest.task.clients
+        try:
+            return self.method and round(self.method.sampler.sampling(population, 0).mean_cohort(population))
+        except TacitError:  # a cohort larger than the population
+            return None
+
+    @property
+    def is_analysis(self) -> bool:
+        """Whether it answers a question about tables instead of training a model."""
+        return self.method is not None and self.method.trainer.sends == "terms"
 
     @property
     def command(self) -> str | None:
         """The command that repeats the run; None if it was started from Python."""
         manifest = self.manifest
+        if manifest.federation is not None:
+            return "tacit federation run plan.toml"
         if manifest.method.args is None or manifest.task.args is None:
             return None
         words = ["tacit", "run", manifest.method.name, "--task", manifest.task.name]

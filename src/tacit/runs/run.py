@@ -25,7 +25,7 @@ from tacit.privacy.leakage import LeakageAccounting
 from tacit.privacy.ledger_head import LedgerUse
 from tacit.runs.bandwidth import Bandwidth, Savings
 from tacit.runs.fitting import describe_descent, fit_defaults, fit_task
-from tacit.runs.manifest import Manifest, MethodEntry, TaskEntry, versions
+from tacit.runs.manifest import FederationEntry, Manifest, MethodEntry, TaskEntry, versions
 from tacit.runs.model_export import ExportedModel, choose_model, encoding_beside, form_of
 from tacit.runs.predict import predict_rows
 from tacit.runs.probing import check_declared
@@ -54,6 +54,7 @@ class RunSpec:
         waves: whether a simulation trains clients in waves that fit the cache (`fitting`), or a `single` one at a time.
         args: the arguments of the method's factory, if the method was made by name.
         task_args: the same for the task.
+        federation: the sites between which it runs; None: a simulation.
     """
 
     method: Method
@@ -65,6 +66,7 @@ class RunSpec:
     waves: Waves = "fitting"
     args: Options | None = None
     task_args: Options | None = None
+    federation: FederationEntry | None = None
 
     def __post_init__(self) -> None:
         advice = "Make one by name: tacit.methods.fedavg(rounds=100)."
@@ -119,6 +121,7 @@ class RunSpec:
             caveat=self.method.channel.caveat,
             randomness=self.randomness,
             waves=self.waves,
+            federation=self.federation,
         )
 
 
@@ -274,6 +277,7 @@ class Run:
             self.leakage,
             not_covered=spec.task.not_covered,
             seeded=spec.randomness == "seeded",
+            sites=() if spec.federation is None else spec.federation.sites,
         )
 
     @property
@@ -391,6 +395,7 @@ def guarantees_of(
     *,
     not_covered: Sequence[str] = (),
     seeded: bool = False,
+    sites: Sequence[str] = (),
 ) -> dict[Unit, AnyGuarantee]:
     """What is proved about each unit that the method adds noise for, after these rounds.
 
@@ -402,6 +407,7 @@ def guarantees_of(
         leakage: the leakage of clients (d-privacy); None: the method has no such accounting.
         not_covered: further limits, from the task.
         seeded: whether cohorts and noise derive from the seed.
+        sites: the names of the clients, in a federation.
     """
     caveats = (SEEDED if seeded and method.terms.adds_noise else "", method.channel.caveat)
 
@@ -411,7 +417,9 @@ def guarantees_of(
             return leakage_guarantee.with_limits(*not_covered)
         if unit in charges:
             host = "" if unit.within_client else _host_of_enclave(method, len(charges[unit].units.sizes))
-            return charges[unit].guarantee(history).with_limits(*not_covered, host)
+            proved = charges[unit].guarantee(history).with_limits(*not_covered, host)
+            worst = proved.worst_client
+            return proved if worst is None or not sites else replace(proved, worst_name=sites[worst])
         reason = method.terms.prices[Unit.RECORD if unit.within_client else unit].reason
         return Guarantee.none(reason or "nothing was charged", len(history), unit)
 

@@ -60,6 +60,7 @@ from tacit.pieces.servers import RecordDescent
 from tacit.protocols import crypto
 from tacit.runs.experiment import flat_args
 from tacit.runs.fitting import Sizes, fit_descent
+from tacit.runs.manifest import FederationEntry
 from tacit.runs.run import RunSpec, calibrate_method, check_draws_persons
 
 FORMAT = 3
@@ -294,6 +295,19 @@ class FederationPlan:
         """32 bytes that identify the plan to all parties."""
         return _digest(self.canonical)
 
+    @property
+    def entry(self) -> FederationEntry:
+        """The federation in the manifest of a run."""
+        return FederationEntry(
+            plan=self.digest.hex(),
+            sites=self.directory.names,
+            keys=tuple(key.hex() for key in self.directory.by_number.values()),
+            server=self.directory.server.hex(),
+            records=self.records,
+            min_cohort=self.min_cohort,
+            evaluate_every=self.evaluate_every,
+        )
+
     @cached_property
     def method(self) -> Method:
         """The method as sites run it, with its noise; raises `UserError` if it cannot run between them."""
@@ -421,6 +435,7 @@ class FederationPlan:
             evaluate_every=max(self.evaluate_every, 1),
             args=self.args,
             randomness=randomness,
+            federation=self.entry,
         )
         try:
             _ = spec.simulation.initial_state
