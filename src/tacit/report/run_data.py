@@ -18,11 +18,11 @@ from tacit.errors import RunError, TacitError
 from tacit.privacy.guarantee import Guarantee, LeakageGuarantee
 from tacit.privacy.leakage import LeakageAccounting
 from tacit.runs import guarantee_file
-from tacit.runs.analyses import read_result
+from tacit.runs.analyses import read_result, result_of_run
 from tacit.runs.bandwidth import Bandwidth
 from tacit.runs.directory import GUARANTEE, MANIFEST, read_manifest, read_rounds
 from tacit.runs.manifest import Manifest
-from tacit.runs.run import final_metrics, guarantees_of
+from tacit.runs.run import Run, final_metrics, guarantees_of
 
 ERRORS = ("loss", "rmse")  # metrics for which less is better
 MAX_FOLDERS = 10_000  # that are searched for runs
@@ -39,6 +39,7 @@ class RunData:
         reports: its rounds.
         method: the method, with its noise; None if its pieces are not Tacit's own, or of another version.
         stored: the guarantees that the run wrote when it finished, by unit; empty: none.
+        memory: the run itself, if it was not read from files.
     """
 
     path: Path
@@ -46,6 +47,7 @@ class RunData:
     reports: tuple[Report, ...]
     method: Method | None
     stored: Mapping[Unit, Guarantee | LeakageGuarantee] = field(default_factory=dict)
+    memory: Run | None = None
 
     @classmethod
     def read(cls, path: Path) -> Self:
@@ -53,6 +55,17 @@ class RunData:
         manifest = read_manifest(path)
         stored, method = guarantee_file.read(path / GUARANTEE), manifest.method.read()
         return cls(path=path, manifest=manifest, reports=read_rounds(path), method=method, stored=stored)
+
+    @classmethod
+    def of(cls, run: Run) -> Self:
+        """A run in memory."""
+        manifest = replace(run.spec.manifest, status="finished" if run.ended else "interrupted")
+        ledger = run.charged_ledger
+        manifest = manifest if ledger is None else replace(manifest, ledger=ledger.head)
+        path = run.directory or Path("run")
+        return cls(
+            path=path, manifest=manifest, reports=run.history, method=run.spec.method, stored=run.guarantees, memory=run
+        )
 
     @property
     def name(self) -> str:
@@ -82,7 +95,9 @@ class RunData:
     @cached_property
     def result(self) -> Result | None:
         """The result of a finished analysis; None: it is no analysis, or not finished."""
-        return read_result(self.path, self.method)
+        if self.memory is None:
+            return read_result(self.path, self.method)
+        return result_of_run(self.memory) if self.is_analysis and self.memory.ended else None
 
     @property
     def epsilon(self) -> float | None:

@@ -28,6 +28,7 @@ from tacit.runs.fitting import describe_descent, fit_defaults, fit_task
 from tacit.runs.manifest import FederationEntry, Manifest, MethodEntry, TaskEntry, versions
 from tacit.runs.model_export import ExportedModel, choose_model, encoding_beside, form_of
 from tacit.runs.predict import predict_rows
+from tacit.runs.presentation import as_html, as_text, presenter, rows_of
 from tacit.runs.probing import check_declared
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ SEEDED = (
 )
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class RunSpec:
     """Everything that determines a run's result. Noise that depends on a budget is calibrated here.
 
@@ -90,6 +91,9 @@ class RunSpec:
         object.__setattr__(self, "task", replace(task, notes=(*task.notes, *describe_descent(method))))
         within = population.client_units if any(unit.within_client for unit in method.terms.uncalibrated) else None
         object.__setattr__(self, "method", calibrate_method(method, len(population), within))
+
+    def __repr__(self) -> str:
+        return f"RunSpec(method={self.method.name!r}, task={self.task!r}, seed={self.seed}, {self.randomness!r})"
 
     @cached_property
     def simulation(self) -> Simulation:
@@ -148,7 +152,7 @@ class Sparsity:
     held: int
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Run:
     """A run so far.
 
@@ -243,6 +247,25 @@ class Run:
         return own_module(
             min(self._adapted, key=lambda model: float(loss.from_mean(loss.per_sample(model(x), y).double().mean())))
         )
+
+    def __repr__(self) -> str:
+        return as_text("Run", rows_of(self))
+
+    def _repr_html_(self) -> str:
+        return as_html("Run", rows_of(self))
+
+    def plot(self) -> Any:
+        """A picture of metrics and ε over rounds: notebooks show it, `save(path)` writes it; needs `tacit-fl[plot]`."""
+        return presenter().plot(self)
+
+    def report(self, path: Path | str | None = None) -> Path:
+        """Write the page of the run, as `tacit report` does; returns its file.
+
+        Args:
+            path: the file; None: `report.html` in the run's directory or, if it has none, in the current folder.
+        """
+        written: Path = presenter().write_page(self, None if path is None else Path(path))
+        return written
 
     @cached_property
     def bytes(self) -> Bandwidth:
