@@ -18,6 +18,7 @@ from tacit.privacy.guarantee import Guarantee, LeakageGuarantee
 from tacit.report.guarantee_section import STRONG, WEAK, limit_in_words
 from tacit.report.page import run_page
 from tacit.report.run_data import RunData
+from tacit.runs.manifest import FederationEntry
 
 Condition = Callable[[World, re.Match[str]], bool]
 HIDDEN, VOID = (
@@ -84,6 +85,11 @@ def dp(world: World, unit: str) -> Guarantee | None:
 
 def word(world: World) -> str:
     return "site" if world.federated else "client"
+
+
+def entry(world: World) -> FederationEntry:
+    assert world.run.spec.federation is not None
+    return world.run.spec.federation
 
 
 def population(world: World) -> int:
@@ -266,8 +272,7 @@ SENTENCES: list[tuple[str, Condition]] = [
         lambda w, m: (
             m[1] == word(w)
             and (g := dp(w, m[4])) is not None
-            and m[2]
-            == (w.run.spec.federation.sites[g.worst_client or 0] if w.run.spec.federation else str(g.worst_client))
+            and m[2] == (entry(w).sites[g.worst_client or 0] if w.run.spec.federation else str(g.worst_client))
             and int(m[3]) == g.steps
         ),
     ),
@@ -396,11 +401,11 @@ SENTENCES: list[tuple[str, Condition]] = [
     # The federation
     (
         r"[0-9a-f]{64}",
-        lambda w, m: w.federated and m[0] == w.run.spec.federation.plan,
+        lambda w, m: w.federated and m[0] == entry(w).plan,
     ),
     (
         r"[0-9a-f]{16}",
-        lambda w, m: w.federated and w.run.spec.federation.server.startswith(m[0]),
+        lambda w, m: w.federated and entry(w).server.startswith(m[0]),
     ),
     (
         r"all (\d+) sites\.",
@@ -408,7 +413,7 @@ SENTENCES: list[tuple[str, Condition]] = [
     ),
     (
         r"((?:site-\d,? ?)+); of the others it is not known\.",
-        lambda w, m: m[1].split(", ") == [w.run.spec.federation.sites[each] for each in sorted(delivered(w))],
+        lambda w, m: m[1].split(", ") == [entry(w).sites[each] for each in sorted(delivered(w))],
     ),
     (
         r"every site that took part\.|Who took part is not shown\.",
@@ -420,14 +425,14 @@ SENTENCES: list[tuple[str, Condition]] = [
     ),
     (
         r"at least (\d+) sites",
-        lambda w, m: w.federated and int(m[1]) == w.run.spec.federation.min_cohort,
+        lambda w, m: w.federated and int(m[1]) == entry(w).min_cohort,
     ),
     (
         (
             r"(at least (\d+) at every site, as the plan declares; )?how many there are, and what they "
             r"contain, is not known to the server"
         ),
-        lambda w, m: not w.run.spec.method.weighted and int(m[2] or 0) == w.run.spec.federation.records,
+        lambda w, m: not w.run.spec.method.weighted and int(m[2] or 0) == entry(w).records,
     ),
     (
         r"sites send how many they train on, which is not recorded",

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -66,10 +67,10 @@ def task_of(clients: int = 6, *, held_out: bool = True, persons: bool = False) -
     )
 
 
-def simulate(name: str, path: Path, *, rounds: int = 0, **changes: object) -> World:
+def simulate(name: str, path: Path, *, rounds: int = 0, **changes: Any) -> World:
     """A simulation; with `rounds`, one that is stopped after so many."""
     tasks = {key: changes.pop(key) for key in ("clients", "held_out", "persons") if key in changes}
-    task = task_of(**tasks)  # type: ignore[arg-type]
+    task = task_of(**tasks)
     method = methods.make(name, arguments(name, **changes))
     stop = (lambda state, _: state.round == rounds) if rounds else None
     run = tacit.train(method, task, workers=1, out=path / "run", on_round=stop)
@@ -82,7 +83,7 @@ def describe(path: Path) -> World:
     return World(tacit.describe(rows, client="site", epsilon=2.0, out=path / "run").run, evaluated=False)
 
 
-def federate(name: str, path: Path, *, sites: int = 5, missing: int = 0, **changes: object) -> World:
+def federate(name: str, path: Path, *, sites: int = 5, missing: int = 0, **changes: Any) -> World:
     """A federation in one process, whose first sites are absent."""
     plan_keys = ("evaluate_every", "min_cohort", "unit", "records", "public")
     given = {key: changes.pop(key) for key in plan_keys if key in changes}
@@ -100,7 +101,6 @@ def federate(name: str, path: Path, *, sites: int = 5, missing: int = 0, **chang
     return World(run, federated=True, missing=missing, evaluated=bool(plan.evaluate_every))
 
 
-PUBLIC = {"public": "acme:public"}
 WORLDS: dict[str, Callable[[Path], World]] = {
     **{name: partial(simulate, name) for name in methods.definitions()},
     "persons in steps": partial(simulate, "dp-sgd", persons=True),
@@ -118,6 +118,6 @@ WORLDS: dict[str, Callable[[Path], World]] = {
     "records between sites": partial(federate, "dp-fedsgd"),
     "persons between sites": partial(federate, "dp-fedsgd", unit="person"),
     "declared records": partial(federate, "dp-sgd", records=3),
-    "whole sites": partial(federate, "fl-std-dp", **PUBLIC),
+    "whole sites": partial(federate, "fl-std-dp", public="acme:public"),
     "secret cohorts between sites": partial(federate, "geyer", cohort=4),
 }

@@ -36,7 +36,7 @@ def print_json(document: object) -> None:
 
 
 def note(*sentences: str | None) -> None:
-    """Print the non-empty sentences on standard error; where nobody reads it any more (`tacit run 2>&1 | head`), none."""
+    """Print the non-empty sentences on standard error, unless nobody reads it any more (`tacit run 2>&1 | head`)."""
     try:
         for sentence in filter(None, sentences):
             print(one_line(sentence), file=sys.stderr, flush=True)

@@ -185,8 +185,10 @@ class RunData:
     def cohort(self) -> int | None:
         """The number of clients in a round, as expected; None: it does not follow from the manifest."""
         population = self.manifest.task.clients
+        if self.method is None:
+            return None
         try:
-            return self.method and round(self.method.sampler.sampling(population, 0).mean_cohort(population))
+            return round(self.method.sampler.sampling(population, 0).mean_cohort(population))
         except TacitError:  # a cohort larger than the population
             return None
 
