@@ -63,6 +63,8 @@ def _warn(run: Run) -> None:
     """Print notes and warnings before the first round, while stopping still costs nothing."""
     if run.state.round == 0:
         note(*run.spec.task.notes)
+    if not run.spec.task.population.is_remote and not run.spec.method.terms.protects_records:
+        note(run.spec.simulation.learner.why_slow)
     warn(run.spec.method.channel.caveat)
     for unit, charges in run.charges.items():
         population = run.spec.task.population

@@ -113,7 +113,7 @@ class Terms:
     @cached_property
     def noise_from(self) -> tuple[NoiseOrigin, ...]:
         """Where noise is added: in a client's training `steps`, to its `messages`, in `shares`, or to the `sum`."""
-        steps: tuple[NoiseOrigin, ...] = ("steps",) * (self.protects_records and self.record_bound is None)
+        steps: tuple[NoiseOrigin, ...] = ("steps",) if self.protects_records and self.record_bound is None else ()
         price = self._of_mechanism
         if isinstance(price, Unproved) and not price.noisy:
             return steps

@@ -20,6 +20,7 @@ from tacit.core.losses import BinaryCrossEntropy, CrossEntropy
 from tacit.core.schema import list_names
 from tacit.core.standardised import StandardisedLinear
 from tacit.data.adapted import attempt
+from tacit.data.column_doubts import doubted_inputs
 from tacit.data.data_frames import find_column
 from tacit.data.encoding import MAX_INPUTS, Encoding, Preprocessing, TargetColumn, limits_of, show_limit
 from tacit.data.population import Population, Samples, by_key, owners_of
@@ -119,7 +120,10 @@ def task_arguments(source: Any, given: TableSettings) -> dict[str, Any]:
         "person": None if persons is None else [persons[part.numpy()] for part in rows.clients],
         "test_person": held_persons,
         "encoding": encoding,
-        "notes": tuple(_notes(table, encoding, rows, x, random_public=public is None)),
+        "notes": (
+            *_notes(table, encoding, rows, x, random_public=public is None),
+            *doubted_inputs(table, inputs, settings.target),
+        ),
     }
 
 

@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Self
 from tacit.core.prices import RECIPIENTS, Adjacency, Unit
 from tacit.errors import UserError, expect, one_line
 
+LEAKED = 1 / 3  # units, on average, that a δ may permit to leak without a warning
 FALSE_ALARMS = 0.01  # of a test, for which a guarantee states how many it detects
 PERSONS = (
     "A person with several records is protected as that many records, at one client or at several, and not as one."
@@ -268,13 +269,13 @@ def within_adversary(*, sums: str = "") -> str:
 
 
 def delta_warning(delta: float, population: int, unit: Unit = Unit.CLIENT) -> str | None:
-    """A warning if δ is not much smaller than 1/population, the number of units; None if it is.
+    """A warning if δ is larger than a third of 1/population, the number of units; None if it is not.
 
     Example:
         >>> delta_warning(1e-3, 463)
         'δ = 0.001 is too large: choose it well below 1/463. At this δ, leaking one random client is permitted.'
     """
-    if delta * population <= 0.1:
+    if delta * population <= LEAKED:
         return None
     leaked = max(1, round(delta * population))
     units = f"one random {unit}" if leaked == 1 else f"{leaked} random {unit}s"

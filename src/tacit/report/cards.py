@@ -5,6 +5,7 @@ sections *Formal guarantees* of the pieces' docstrings.
 """
 
 import inspect
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -29,6 +30,7 @@ class Card:
         summary: what it does, in one line.
         rounds: the number of rounds.
         args: the parameters of its factory with their defaults, as Python expressions.
+        explanations: what each of them is, and what happens if it is wrong.
         pieces: the piece in each of the seven slots.
         sees: who sees what.
         event: what one round releases, for privacy accounting; `none` if there is nothing to account for.
@@ -44,6 +46,7 @@ class Card:
     summary: str
     rounds: int
     args: Mapping[str, str]
+    explanations: Mapping[str, str]
     pieces: Mapping[str, str]
     sees: Mapping[str, str]
     event: str
@@ -81,6 +84,7 @@ def _card(method: Method, factory: Callable[..., object], text: str, line: str) 
         summary=text or "A method of your own.",
         rounds=method.rounds,
         args={key: _parameter(parameter) for key, parameter in inspect.signature(factory).parameters.items()},
+        explanations=explain_arguments(factory),
         pieces={slot: repr(getattr(method, slot)) for slot in SLOTS},
         sees=who_sees(method),
         event=_event(method),
@@ -96,6 +100,42 @@ def _card(method: Method, factory: Callable[..., object], text: str, line: str) 
 def summary(factory: Callable[..., object]) -> str:
     """Return the first line of a docstring."""
     return (inspect.getdoc(factory) or "").partition("\n")[0]
+
+
+def explain_arguments(factory: Callable[..., object]) -> dict[str, str]:
+    """What the docstring of a factory says about its parameters; of a variant, what its family's say.
+
+    Example:
+        >>> explain_arguments(methods.find("fl-std-dp"))["rounds"][:22]
+        'number of rounds, T_cl'
+    """
+    family = [methods.find(name) for name in methods.definitions()]
+    family = [each for each in family if each.__module__ == factory.__module__ and each is not factory]
+    alike = sorted(family, key=lambda each: _difference(each, factory))
+    known: dict[str, str] = {}
+    for each in reversed([factory, *alike]):
+        known |= _documented(each)
+    return {name: known.get(name, "") for name in inspect.signature(factory).parameters}
+
+
+def _difference(sibling: Callable[..., object], factory: Callable[..., object]) -> tuple[int, int]:
+    """How many parameters a sibling has besides, and how many it lacks."""
+    theirs, ours = (set(inspect.signature(each).parameters) for each in (sibling, factory))
+    return len(theirs - ours), len(ours - theirs)
+
+
+def _documented(factory: Callable[..., object]) -> dict[str, str]:
+    """The entries of a docstring's section *Args*, as one line each."""
+    _, _, rest = (inspect.getdoc(factory) or "").partition("Args:")
+    found, name = dict[str, str](), ""
+    for line in rest.partition("\n\n")[0].splitlines()[1:]:
+        begins = re.match(r" {4}(\w+): (.*)", line)
+        if begins:
+            name = begins[1]
+            found[name] = begins[2]
+        elif name:
+            found[name] += f" {line.strip()}"
+    return found
 
 
 def _parameter(parameter: inspect.Parameter) -> str:
