@@ -88,12 +88,12 @@ def test_a_rare_event_is_measured_by_counts_of_scores(tmp_path: Path, method: st
         return
     assert any("which score" in sentence for sentence in reveals(plan))
     parts = [consortium.site(name).files.load_data(plan).held_out for name in consortium.names]
-    x, y = (torch.cat([part[i] for part in parts if part is not None]) for i in range(2))
+    inputs, outcomes = (torch.cat([part[i] for part in parts if part is not None]) for i in range(2))
     with torch.no_grad():
-        scores = model(x).flatten()
+        scores = model(inputs).flatten()
     assert next(iter(report.metrics)) == "auroc"
-    assert report.metrics["base_rate"] == pytest.approx(float(y.mean()))
-    assert report.metrics["auroc"] == pytest.approx(roc_auc_score(y.flatten(), scores), abs=0.03)
+    assert report.metrics["base_rate"] == pytest.approx(float(outcomes.mean()))
+    assert report.metrics["auroc"] == pytest.approx(roc_auc_score(outcomes.flatten(), scores), abs=0.03)
     assert report.metrics["predicted_rate"] == pytest.approx(float(torch.sigmoid(scores).mean()), abs=0.02)
 
 
