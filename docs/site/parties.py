@@ -10,10 +10,8 @@ from pathlib import Path
 from tacit import methods
 from tacit.core import Method
 from tacit.core.prices import Leakage, Release, Unit, Unproved
-from tacit.pieces import CentralGaussian
 from tacit.privacy.guarantee import within_adversary
-from tacit.report.cards import who_sees
-from tacit.report.parties import CLIENT_NOISE
+from tacit.report.disclosures import noise_at_client, server_sees, who_sees
 
 PAGE = Path(__file__).resolve().parents[1] / "concepts" / "threat-model.md"
 BEGIN, END = "<!-- parties -->\n", "<!-- /parties -->"
@@ -25,23 +23,10 @@ def table() -> str:
     rows: dict[tuple[str, ...], list[str]] = {}
     for name in sorted(methods.definitions()):
         method = methods.find(name)()
-        cells = (_server(method), who_sees(method)["clients and recipients of the model"], _guarantee(method))
+        cells = (server_sees(method), who_sees(method)["clients and recipients of the model"], _guarantee(method))
         rows.setdefault((*cells, ". ".join(_assumed(method))), []).append(f"`{name}`")
     lines = [HEADER, ["---"] * len(HEADER), *([", ".join(names), *cells] for cells, names in rows.items())]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
-
-
-def _noise_at_client(method: Method) -> bool:
-    """Whether messages leave a client with noise."""
-    in_trainer = method.terms.protects_records and method.terms.record_bound is None
-    return in_trainer or type(method.mechanism) in CLIENT_NOISE
-
-
-def _server(method: Method) -> str:
-    seen = who_sees(method)["the server"]
-    if method.channel.messages_seen_by == "enclave":
-        return seen
-    return f"{seen}, {'with' if _noise_at_client(method) else 'without'} noise"
 
 
 def _guarantee(method: Method) -> str:
@@ -60,16 +45,16 @@ def _guarantee(method: Method) -> str:
 
 
 def _assumed(method: Method) -> Iterator[str]:
-    if isinstance(method.mechanism, CentralGaussian):
+    if "sum" in method.terms.noise_from:
         yield "The server clips, adds the noise, and keeps messages to itself"
-    elif _noise_at_client(method):
+    elif noise_at_client(method):
         yield "Clients clip and add their noise" + " in shares" * (method.mechanism.requires == "only the sum")
     else:
         yield "Nobody who learns these uses them to infer data"
     if method.channel.messages_seen_by == "enclave":
         yield "The enclave's hardware and program are sound"
-    if method.channel.tolerates:
-        tolerated = method.channel.tolerates.partition(".")[0].partition(":")[0]
+    if method.channel.tolerates():
+        tolerated = method.channel.tolerates().partition(".")[0].partition(":")[0]
         yield tolerated[0].upper() + tolerated[1:]
 
 

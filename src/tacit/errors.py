@@ -80,6 +80,10 @@ class UserError(TacitError, ValueError):
 
     exit_code = 2
 
+    def _render_traceback_(self) -> list[str]:
+        """What a notebook shows: the sentence alone, because the calls inside Tacit do not help."""
+        return [f"{type(self).__name__}: {self}"]
+
 
 class CompositionError(UserError):
     """The pieces of a method do not fit together."""

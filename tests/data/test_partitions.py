@@ -34,7 +34,10 @@ def test_columns_of_folders(tmp_path: Path) -> None:
     [
         ({"h=1/a.csv": ROWS, "b.csv": ROWS}, r"folders of the same names .*b\.csv has none and h=1.a\.csv has h"),
         ({"age=1/a.csv": ROWS}, r"no column 'age' in .*a\.csv: a folder's name says it"),
-        ({"h=1/a.csv": ROWS, "h=2/b.csv": "age\n1\n"}, r"columns of .*a\.csv in .*b\.csv, but it lacks died"),
+        (
+            {"h=1/a.csv": ROWS, "h=2/b.csv": "age\n1\n"},
+            r"same columns in all files of .*, but died is not in b\.csv",
+        ),
         ({"h=1/readme.md": ROWS}, "files in the folders of .*got none"),
         ({"rome/a.csv": ROWS}, "Folders in it are read if they are named COLUMN=VALUE, such as hospital=3"),
     ],

@@ -210,7 +210,7 @@ REFUSED: dict[str, tuple[Callable[[Path], Any], dict[str, Any], str]] = {
     "an identifier": (
         lambda _: {k: v * 3 for k, v in COLUMNS.items()} | {"name": [f"P{n}" for n in range(180)]},
         {},
-        r"column 'name' .*got 180 .*drop=\['name'\] .*--drop name",
+        r"column 'name' .*got 180, .*drop=\['name'\] .*--drop name",
     ),
     "no rows": (lambda _: frame()[:0], {}, "to have rows, got 4 columns and no rows"),
     "no inputs": (lambda _: frame()[["hospital", "died"]], {}, "columns beside 'hospital' and 'died', got none"),
@@ -263,7 +263,7 @@ def test_refused(kind: str, tmp_path: Path) -> None:
 def test_clients_with_other_columns_are_named(tmp_path: Path) -> None:
     folder_of(tmp_path, "csv")
     (tmp_path / "H3.csv").write_text("age,died\n3,1\n")
-    with pytest.raises(tacit.DataError, match=r"columns of .*H0.csv in .*H3.csv, but it lacks sex"):
+    with pytest.raises(tacit.DataError, match=r"the same columns in all files of .*, but sex is not in H3\.csv\."):
         tacit.Task.from_table(tmp_path, target="died")
 
 
@@ -333,3 +333,46 @@ def test_names_that_are_numbers_and_single_names() -> None:
 def test_a_record_batch() -> None:
     batch = pyarrow.Table.from_pandas(frame()).to_batches()[0]
     assert len(tacit.Task.from_table(batch, client="hospital", target="died").population) == 5
+
+
+def _folder(path: Path, **contents: str) -> Path:
+    for name, content in contents.items():
+        (path / f"{name}.csv").write_text(content)
+    return path
+
+
+def test_all_problems_of_a_table_are_reported_together(tmp_path: Path) -> None:
+    """Two columns with hundreds of values, and an infinite number: one error."""
+    rows = "\n".join(f"code{row},ward{row % 150},{'inf' if row == 7 else row % 60},{row % 2}" for row in range(300))
+    folder = _folder(tmp_path, A=f"code,ward,age,died\n{rows}\n", B=f"code,ward,age,died\n{rows}\n")
+    with pytest.raises(tacit.DataError) as caught:
+        tacit.Task.from_table(folder, target="died")
+    said = str(caught.value)
+    assert "column 'code' of" in said
+    assert "got 300, such as 'code0', 0 of them in at least 10 rows. Declare those that matter in an encoding" in said
+    assert "column 'ward' of" in said
+    assert "infinity" in said
+
+
+def test_dropped_columns_need_not_be_in_all_files(tmp_path: Path) -> None:
+    first, second = "age,died,note\n50,0,a\n60,1,b\n70,0,c\n", "age,died\n40,1\n30,0\n20,1\n"
+    folder = _folder(tmp_path, A=first, B=second, C=second)
+    with pytest.raises(tacit.DataError, match=r"but note is not in B\.csv, C\.csv\."):
+        tacit.Task.from_table(folder, target="died")
+    assert len(tacit.Task.from_table(folder, target="died", drop=["note"]).population) == 3
+
+
+def test_a_declared_column_that_some_files_lack_is_missing_there(tmp_path: Path) -> None:
+    """The encoding declares it, so that a misspelt name is not taken for missing values."""
+    folder = _folder(tmp_path, A="age,bp,died\n50,120,0\n60,130,1\n70,110,0\n", B="age,died\n40,1\n30,0\n20,1\n")
+    with pytest.raises(tacit.DataError, match=r"bp is not in B\.csv\. Leave such columns out \(drop\), or declare"):
+        tacit.Task.from_table(folder, target="died")
+    book = tmp_path / "book.toml"
+    book.write_text('indicators = ["bp"]\n[numbers]\nage = [0, 100]\nbp = [50, 250]\n')
+    task = tacit.Task.from_table(folder, target="died", encoding=book, test=None)
+    assert task.encoding is not None
+    column = task.encoding.names.index("bp")
+    assert task.population[1][0][:, column].unique().numel() == 1
+    _folder(tmp_path, B="age,pressure,died\n40,120,1\n30,110,0\n")
+    with pytest.raises(tacit.DataError, match=r"but pressure is not in A\.csv"):
+        tacit.Task.from_table(folder, target="died", encoding=book)

@@ -5,11 +5,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from sklearn.metrics import roc_auc_score
 
 from federation.consortium import Consortium, server, transport
 from tacit.core import Report
+from tacit.data.encoding import Encoding, TargetColumn
 from tacit.federation.metrics import DIM, HeldOut, pack_vector, read_vectors
 from tacit.federation.plan.plan import FederationPlan
+from tacit.federation.site.policy import reveals
 from tacit.runs.training import follow
 
 CHANNELS = {"plain": "Plain()", "secure": "SecureSum()"}
@@ -53,6 +56,45 @@ def test_a_site_sends_metrics_only_as_its_policy_allows(tmp_path: Path) -> None:
     assert trained(consortium, plain)[1].metrics == {}
     secure = consortium.plan(args={"cohort": 5, "channel": "SecureSum()"}, evaluate_every=1)
     assert trained(consortium, secure)[1].metrics.keys() == {"accuracy", "loss"}
+
+
+@pytest.mark.parametrize(("method", "exact"), [("fl-std", True), ("geyer", False)])
+def test_a_rare_event_is_measured_by_counts_of_scores(tmp_path: Path, method: str, exact: bool) -> None:
+    """AUROC and the like of all sites together; where noise is added, exact counts are not sent."""
+    consortium = Consortium.at(tmp_path, 5, held_out=0.4)
+    source = np.random.default_rng(0)
+    for number, name in enumerate(consortium.names):
+        x, y = source.normal(size=80), (source.random(80) < 0.06).astype(int)
+        y[:3] = 1
+        lines = [f"{value + 2 * outcome},{outcome}" for value, outcome in zip(x, y, strict=True)]
+        (consortium.home(name) / "rows.csv").write_text("\n".join(["x,died", *lines]))
+        consortium.change(name, f'data = "acme:load_{number}"', 'data = "rows.csv"')
+    encoding = Encoding(numbers={"x": (-5.0, 5.0)}, indicators=(), target=TargetColumn("died", ("0", "1")))
+    (tmp_path / "encoding.json").write_bytes(encoding.to_bytes())
+    channel: dict[str, object] = (
+        {"channel": "SecureSum()", "descent.lr": 4.0} if exact else {"noise": 2.0, "epsilon": 1e6}
+    )
+    plan = consortium.plan(
+        method,
+        args={"cohort": 5, "rounds": 10, **channel},
+        model="logistic",
+        encoding="encoding.json",
+        evaluate_every=10,
+    )
+    model, report = trained(consortium, plan)
+    if not exact:
+        assert report.metrics.keys() == {"loss"}
+        assert not any("which score" in sentence for sentence in reveals(plan))
+        return
+    assert any("which score" in sentence for sentence in reveals(plan))
+    parts = [consortium.site(name).files.load_data(plan).held_out for name in consortium.names]
+    inputs, outcomes = (torch.cat([part[i] for part in parts if part is not None]) for i in range(2))
+    with torch.no_grad():
+        scores = model(inputs).flatten()
+    assert next(iter(report.metrics)) == "auroc"
+    assert report.metrics["base_rate"] == pytest.approx(float(outcomes.mean()))
+    assert report.metrics["auroc"] == pytest.approx(roc_auc_score(outcomes.flatten(), scores), abs=0.03)
+    assert report.metrics["predicted_rate"] == pytest.approx(float(torch.sigmoid(scores).mean()), abs=0.02)
 
 
 def test_rounds_between_evaluations_have_no_metrics(tmp_path: Path) -> None:

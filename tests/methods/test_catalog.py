@@ -15,7 +15,8 @@ from tacit.core.prices import Unit, Unproved
 from tacit.core.schema import SLOTS
 from tacit.errors import UserError
 from tacit.methods.cataloguing import entries
-from tacit.report.cards import card, section, summary
+from tacit.report.cards import card, explain_arguments, summary
+from tacit.report.disclosures import section
 
 CATALOG = [(name, methods.find(name)) for name in sorted(methods.definitions())]
 each_method = pytest.mark.parametrize(("name", "factory"), CATALOG, ids=[name for name, _ in CATALOG])
@@ -189,3 +190,10 @@ def test_a_strange_value_of_an_argument_gives_a_method_or_an_error_of_our_own(na
         for value in STRANGE:
             with contextlib.suppress(UserError):
                 assert methods.make(name, {path: value}).name == name
+
+
+@pytest.mark.parametrize("name", sorted(methods.definitions()))
+def test_a_card_explains_every_argument(name: str) -> None:
+    explained = explain_arguments(methods.find(name))
+    assert [argument for argument, text in explained.items() if len(text) < 10] == []
+    assert not any("\n" in text for text in explained.values())

@@ -166,3 +166,8 @@ def test_the_detection_rate_for_records_is_that_of_the_client_where_it_is_larges
     each = [found.of_client(client).detection_limit(FALSE_ALARMS) for client in (0, 1)]
     assert each[0] < each[1]
     assert found.detection_limit(FALSE_ALARMS) == pytest.approx(each[1], rel=1e-2)
+
+
+def test_a_delta_well_below_one_person_is_not_warned_about() -> None:
+    """A seventh of one person among 141,903."""
+    assert delta_warning(1e-6, 141_903) is None

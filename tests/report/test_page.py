@@ -15,6 +15,8 @@ from tacit.cli import main
 from tacit.core.prices import Unit
 from tacit.errors import RunError
 from tacit.privacy.guarantee import detection_limit
+from tacit.report import guarantee_section
+from tacit.report.chart_data import min_span
 from tacit.report.page import comparison_page, run_page
 from tacit.report.run_data import RunData, find_runs, read_runs
 from tacit.runs.directory import MANIFEST, ROUNDS
@@ -60,6 +62,7 @@ def test_everything_that_a_privacy_officer_asks_for_is_on_the_page(tmp_path: Pat
     assert "The number of clients, 20, is public." in text
     assert "probability of at most 3.5 %." in text
     assert "sees every message" in text
+    assert "I accept that its model is released" in text
     assert "protocol: share" in text
     assert "tacit run geyer --task digits --set rounds=10 epsilon=2.0" in text
     assert "torch" in text
@@ -194,17 +197,44 @@ def test_the_bound_on_tests_is_that_of_differential_privacy() -> None:
 
 
 @pytest.mark.parametrize(
-    ("adjacency", "words"),
+    ("adjacency", "question", "innocent", "found"),
     [
-        ("add-or-remove", "tests whether a client is in the data, and is wrong about 1% of those that are not"),
-        ("zero-out", "tests whether a client sent its update or zeros, and is wrong about 1% of those that sent zeros"),
-        (
-            "replace-one",
-            "tests which of two data sets a client has, and is wrong about 1% of those that have the first",
-        ),
+        ("add-or-remove", "whether a given client, with all of its data, was in the population",
+         "clients that were not", "If it was, it is found"),
+        ("zero-out", "whether a given client sent its update or zeros", "clients that sent zeros",
+         "If it sent its update, that is found"),
+        ("replace-one", "which of two data sets a given client has", "clients that have the first",
+         "If it has the second, that is found"),
     ],
-)
-def test_the_guarantee_in_other_words_is_that_of_its_adjacency(adjacency: str, words: str, tmp_path: Path) -> None:
+)  # fmt: skip
+def test_the_guarantee_in_plain_words_is_that_of_its_adjacency(
+    adjacency: str, question: str, innocent: str, found: str, tmp_path: Path
+) -> None:
     """Under zero-out adjacency, that a client belongs to the population is not protected."""
     run = made_run(tmp_path / "mine", 2, guarantee=replace(PROVED, adjacency=adjacency))
-    assert words in Elements(page_of(run)).text
+    text = Elements(page_of(run)).text
+    assert f"wants to find out {question}, by whatever means" in text
+    assert f"one false accusation in a hundred {innocent}. {found} with a probability of at most 3.5 %." in text
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "strength"), [(0.5, "strong"), (2.0, "strong"), (3.0, "fair"), (5.0, "weak"), (50.0, "weak")]
+)
+def test_only_a_strong_guarantee_is_green(epsilon: float, strength: str, tmp_path: Path) -> None:
+    """By the detection rates that the documents call strong and weak."""
+    page = page_of(made_run(tmp_path / "mine", 2, guarantee=replace(PROVED, epsilon=epsilon)))
+    assert f'class="statement {strength}"' in page
+    assert guarantee_section.VERDICTS[strength] in html.unescape(page)
+    assert 'class="statement none"' in page_of(made_run(tmp_path / "none", 2))
+
+
+def test_axes_show_a_tenth_at_least(tmp_path: Path) -> None:
+    """An accuracy that moves by a hundredth is no steep line."""
+    assert min_span("accuracy", [0.80, 0.81]) == 0.1
+    assert min_span("loss", [0.5, 0.4]) == pytest.approx(0.05)
+    specs = [
+        json.loads(each)
+        for each in Elements(page_of(made_run(tmp_path / "mine", 3))).content["script"]
+        if each[0] == "{"
+    ]
+    assert specs[0]["span"] == 0.1

@@ -7,6 +7,7 @@ Names, reasons and values come from files and parties that nobody here wrote. Ev
 import argparse
 import json
 import math
+import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -35,9 +36,12 @@ def print_json(document: object) -> None:
 
 
 def note(*sentences: str | None) -> None:
-    """Print the non-empty sentences on standard error."""
-    for sentence in filter(None, sentences):
-        print(one_line(sentence), file=sys.stderr, flush=True)
+    """Print the non-empty sentences on standard error, unless nobody reads it any more (`tacit run 2>&1 | head`)."""
+    try:
+        for sentence in filter(None, sentences):
+            print(one_line(sentence), file=sys.stderr, flush=True)
+    except BrokenPipeError:
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115, for the rest of the process
 
 
 def warn(sentence: str | None) -> None:

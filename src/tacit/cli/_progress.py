@@ -14,6 +14,7 @@ from tacit.privacy.guarantee import delta_warning
 from tacit.report.labels import size
 from tacit.runs import checkpoint
 from tacit.runs.directory import CHECKPOINT, MANIFEST
+from tacit.runs.outlook import outlook
 from tacit.runs.run import Run, RunSpec
 
 SECONDS_BETWEEN_LINES = 5.0
@@ -63,6 +64,9 @@ def _warn(run: Run) -> None:
     """Print notes and warnings before the first round, while stopping still costs nothing."""
     if run.state.round == 0:
         note(*run.spec.task.notes)
+        warn(outlook(run))
+    if not run.spec.task.population.is_remote and not run.spec.method.terms.protects_records:
+        note(run.spec.simulation.learner.why_slow)
     warn(run.spec.method.channel.caveat)
     for unit, charges in run.charges.items():
         population = run.spec.task.population

@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from tacit.cli._console import align, answer, figures
+from tacit.core.prices import Unit
 from tacit.core.state import MAX_DROPPED
 from tacit.privacy.guarantee import Guarantee, LeakageGuarantee
 from tacit.report.labels import size, size_against
@@ -14,6 +15,8 @@ from tacit.runs.run import Run
 
 if TYPE_CHECKING:
     from tacit.privacy.charging import Charges  # which imports dp_accounting
+
+NOTABLE = 0.05  # the part by which rounding may add to the noise without advice
 
 
 def show(runs: Sequence[Run], args: argparse.Namespace) -> int:
@@ -127,6 +130,7 @@ def _end_reasons(run: Run) -> list[str]:
             f"The sums of {dropped} of {len(run.history)} rounds were not used, because they were longer than honest "
             "clients can make them: a client has sent a row that it did not clip. These rounds stay charged."
         )
+    lines += _absent(run)
     if run.state.round >= method.rounds:
         return lines
     if run.diverged:
@@ -140,6 +144,19 @@ def _end_reasons(run: Run) -> list[str]:
     else:
         why = "another round would exceed the privacy budget"
     return [*lines, f"Stopped after {run.state.round} of {method.rounds} rounds: {why}."]
+
+
+def _absent(run: Run) -> list[str]:
+    """The sites that delivered in no round, by name, unless cohorts are secret."""
+    federation, of_clients = run.spec.federation, run.guarantees.get(Unit.CLIENT)
+    secret = isinstance(of_clients, Guarantee) and of_clients.amplified
+    if federation is None or secret or not run.history:
+        return []
+    present = {client for report in run.history for client in report.clients if client not in report.rejected}
+    absent = [name for number, name in enumerate(federation.sites) if number not in present]
+    if not absent:
+        return []
+    return [f"Took part in 0 of {len(run.history)} rounds: {', '.join(absent)}. The model knows nothing of their data."]
 
 
 def _overhead(run: Run) -> list[str]:
@@ -165,7 +182,13 @@ def _rounding(run: Run) -> list[str]:
         return []
     bits = step.bits or run.spec.method.channel.message_format.bits
     lines = [f"Values are rounded to multiples of {step.size:.2g} and summed modulo 2^{bits}."]
-    return [*lines, f"Rounding to integers costs {_percent(step.inflation)} more noise."] if step.inflation else lines
+    if not step.inflation:
+        return lines
+    remedy = ""
+    if step.inflation >= NOTABLE:
+        more = "steps, Grid(steps=...), if the sum has room for them" if bits == 32 else "bits: channel.bits=32"
+        remedy = f" With a finer grid it is less: give more {more}."
+    return [*lines, f"Rounding to integers costs {_percent(step.inflation)} more noise.{remedy}"]
 
 
 def _table(runs: Sequence[Run]) -> list[list[str]]:

@@ -341,10 +341,16 @@ class Channel(Bounded, Protocol):
         """The fewest clients that a round needs; fewer are treated as none. 0: any number will do."""
         return 0
 
-    @property
-    def tolerates(self) -> str:
-        """The clients that may collude or drop out, in words; empty if that does not apply."""
+    def tolerates(self, cohort: int | None = None) -> str:
+        """The clients that may collude or drop out, in words, of a cohort of this size; None: of any.
+
+        Empty if that does not apply.
+        """
         return ""
+
+    def discloses(self, cohort: int | None = None) -> Mapping[str, str]:
+        """What parties see because of this channel's protocol, beside models and messages, by party."""
+        return {}
 
     @property
     def streams(self) -> bool:
@@ -422,3 +428,8 @@ class ServerUpdate(Protocol):
     def counts(self) -> tuple[tuple[float, str], ...]:
         """Numbers of clients' units that this update contains, each with what is counted; guarantees list them."""
         return ()
+
+    @property
+    def follows_sizes(self) -> bool:
+        """Whether its step, and other settings left open, follow from the public numbers of clients and records."""
+        return False

@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from tacit.core.event_metrics import event_metrics, is_rare
 from tacit.core.target_checks import (
     check_classes,
     check_mean,
@@ -47,6 +48,10 @@ class Loss(Protocol):
     def from_mean(self, mean: Tensor) -> Tensor:
         """The loss of a batch or a client, from the mean loss of its samples."""
         return mean
+
+    def logits(self, outputs: Tensor, y: Tensor) -> tuple[Tensor, Tensor] | None:
+        """The logit of an event's probability, and whether it happened; None: targets are no event."""
+        return None
 
 
 @dataclass(frozen=True, repr=False)
@@ -88,8 +93,17 @@ class CrossEntropy(Loss):
         check_classes(y, outputs.shape[-1], self.weight)
 
     def metrics(self, outputs: Tensor, y: Tensor) -> dict[str, float]:
+        """Accuracy and mean loss; of two classes of which one is rare first what says something, as for one logit."""
         correct = (outputs.argmax(-1) == y).float().mean()
-        return {"accuracy": float(correct), "loss": float(self.per_sample(outputs, y).double().mean())}
+        plain = {"accuracy": float(correct), "loss": float(self.per_sample(outputs, y).double().mean())}
+        event = self.logits(outputs, y)
+        if event is None or not is_rare(event[1]):
+            return plain
+        return {"auroc": auroc(*event), **event_metrics(*event), **plain}
+
+    def logits(self, outputs: Tensor, y: Tensor) -> tuple[Tensor, Tensor] | None:
+        """Those of the second of two classes."""
+        return (outputs[:, 1] - outputs[:, 0], y == 1) if outputs.shape[1:] == (2,) and y.ndim == 1 else None
 
 
 @dataclass(frozen=True)
@@ -170,11 +184,22 @@ class BinaryCrossEntropy(Loss):
             raise DataError("Expected binary targets in [0, 1]. Encode the two classes as 0.0 and 1.0.")
 
     def metrics(self, outputs: Tensor, y: Tensor) -> dict[str, float]:
-        """Balanced accuracy at 0.5, area under the ROC curve, and mean loss."""
+        """Balanced accuracy at 0.5, area under the ROC curve, and mean loss; of a rare event first what says something.
+
+        These are AUROC, average precision, base rate and mean predicted probability, which agree if it is calibrated,
+        and balanced accuracy where scores above the base rate predict the event.
+        """
         positive, predicted = y.flatten() > 0.5, outputs.flatten() > 0
         balanced = 0.5 * (_mean_or_nan(predicted[positive]) + _mean_or_nan(~predicted[~positive]))
-        loss = float(self.per_sample(outputs, y).double().mean())
-        return {"balanced_accuracy": balanced, "auroc": auroc(outputs.flatten(), positive), "loss": loss}
+        ranked = {"auroc": auroc(outputs.flatten(), positive)}
+        loss = {"loss": float(self.per_sample(outputs, y).double().mean())}
+        if is_rare(positive):
+            return {**ranked, **event_metrics(outputs.flatten(), positive), "balanced_accuracy": balanced, **loss}
+        return {"balanced_accuracy": balanced, **ranked, **loss}
+
+    def logits(self, outputs: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """The logit of the event's probability, and whether it happened, of every sample."""
+        return outputs.flatten(), y.flatten() > 0.5
 
 
 @dataclass(frozen=True)

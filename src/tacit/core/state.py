@@ -42,6 +42,10 @@ class State:
     layers: tuple[int, ...] = ()
     shapes: tuple[tuple[int, ...], ...] = ()
 
+    def __repr__(self) -> str:
+        """Its form, without numbers that clients' data have shaped."""
+        return f"State(round={self.round}, weights={tuple(self.weights.shape)}, memory={sorted(self.memory)})"
+
     @property
     def dim(self) -> int:
         """The number of trainable parameters of one model."""

@@ -30,6 +30,7 @@ from tacit.errors import expect
 if TYPE_CHECKING:
     from tacit.core.method import Method
 
+NoiseOrigin = Literal["steps", "messages", "shares", "sum"]
 Question = tuple[bool, int, int, Turnout | None]  # within clients, round, number of units, who took part
 MAX_KNOWN = 4096
 FOR_RECORDS = Unproved("the noise is scaled to what one record adds to an update, and not to a whole update")
@@ -108,6 +109,16 @@ class Terms:
         """Whether its mechanism clips rows or adds noise at all."""
         price = self._of_mechanism
         return self.mechanism.requires != "anything" or not isinstance(price, Unproved) or price.noisy
+
+    @cached_property
+    def noise_from(self) -> tuple[NoiseOrigin, ...]:
+        """Where noise is added: in a client's training `steps`, to its `messages`, in `shares`, or to the `sum`."""
+        steps: tuple[NoiseOrigin, ...] = ("steps",) if self.protects_records and self.record_bound is None else ()
+        price = self._of_mechanism
+        if isinstance(price, Unproved) and not price.noisy:
+            return steps
+        origins: dict[str, NoiseOrigin] = {"only the sum": "shares", "anything": "messages"}
+        return (*steps, origins.get(self.mechanism.requires, "sum"))
 
     @property
     def protects_records(self) -> bool:

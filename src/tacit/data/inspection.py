@@ -13,20 +13,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from tacit.core.losses import auroc
 from tacit.core.schema import list_names
+from tacit.data.column_doubts import LEAK, RARE_ROWS, auroc_alone, is_id, rarer_outcome
 from tacit.data.encoding import Limits, limits_of, show_limit
 from tacit.data.table_task import MAX_CATEGORIES
 from tacit.data.tables import Table, factorize, is_missing, read_table, stack_columns, table_files
 from tacit.data.written_numbers import plain_number
 from tacit.errors import DataError, one_line
 
-LEAK = 0.99  # AUROC of a single column, from which it may be known only after the outcome
-ID = 0.98  # of the rows have different values
-RARE = 10  # rows of a category, below which the draft leaves it out
 MOSTLY = 0.8  # of the texts are numbers: the others are probably marks
 _SHOWN = 3  # examples in a sentence
 _DAY_FIRST = re.compile(r"\d{1,2}([./-])\d{1,2}\1(\d{4}|\d\d)")
@@ -139,7 +135,7 @@ def look(
     ]
     problems += _differences(tables, names)
     joined = {name: stack_columns([_column(table, name) for table in tables]) for name in names}
-    positive = _positive(joined.get(target or ""))
+    positive = rarer_outcome(joined.get(target or ""))
     ambiguous = {name: text for table in tables for name, text in table.ambiguous_columns.items()}
     columns = [
         _look(name, roles.get(name, "input"), column, positive, ambiguous.get(name, ""))
@@ -191,10 +187,10 @@ def _look(name: str, role: str, column: NDArray[Any], positive: NDArray[np.bool_
     if any(blocks for _, blocks in doubted):
         kind = "unclear"
     if role == "input" and positive is not None:
-        leak = _auroc_alone(column, codes, absent, positive)
+        leak = auroc_alone(column, codes, absent, positive)
         if leak > LEAK:
             doubts.append(f"alone predicts the target (AUROC {leak:.3f}): is it known only afterwards? Then drop it")
-    frequent = tuple(value for value, count in known if count >= RARE)
+    frequent = tuple(value for value, count in known if count >= RARE_ROWS)
     return ColumnLook(name, role, kind, limits, len(known), int(absent.sum()), tuple(doubts), frequent)
 
 
@@ -206,8 +202,7 @@ def _doubts(role: str, column: NDArray[Any], known: Sequence[tuple[str, int]], w
     if len(known) < 2:
         yield "no value in any row: drop it" if not known else "one value in every row: drop it", True
         return
-    whole = column.dtype.kind == "f" and bool((column[~np.isnan(column)] % 1 == 0).all())
-    if (texts or whole) and rows >= RARE and len(known) >= ID * rows:
+    if is_id(column, len(known), rows):
         yield "an id: nearly every row has another value. Drop it, or give it as --person", True
         return
     if not texts:
@@ -224,41 +219,13 @@ def _doubts(role: str, column: NDArray[Any], known: Sequence[tuple[str, int]], w
     elif why:
         yield one_line(why), True
     elif len(known) > MAX_CATEGORIES:
-        common = sum(count >= RARE for _, count in known)
+        common = sum(count >= RARE_ROWS for _, count in known)
         advice = "declare those that matter in the encoding; any other value then sets no input"
-        yield f"{len(known)} categories, {common} of them in at least {RARE} rows: {advice}", True
+        yield f"{len(known)} categories, {common} of them in at least {RARE_ROWS} rows: {advice}", True
     different = Counter(text.casefold() for text, _ in known)
     twice = [repr(text) for text, _ in known if different[text.casefold()] > 1]
     if twice:
         yield f"values that differ in case only: {_few(twice)}", False
-
-
-def _auroc_alone(
-    column: NDArray[Any], codes: NDArray[np.int64], absent: NDArray[np.bool_], positive: NDArray[np.bool_]
-) -> float:
-    """The AUROC of a column by itself: of a number in the better direction, of a category by its rate of outcomes.
-
-    A category of one row predicts that row and says nothing: such categories are taken together.
-    """
-    if absent.all():
-        return 0.0
-    counts, hits = np.bincount(codes), np.bincount(codes, weights=positive)
-    few = counts < RARE
-    rate = np.where(few, hits[few].sum() / max(counts[few].sum(), 1), hits / np.maximum(counts, 1))
-    areas = [auroc(torch.from_numpy(rate[codes]), torch.from_numpy(positive))]
-    if column.dtype.kind == "f":
-        areas = [auroc(torch.from_numpy(np.where(absent, np.nanmedian(column), column)), torch.from_numpy(positive))]
-    return max(max(area, 1 - area) for area in areas)
-
-
-def _positive(column: NDArray[Any] | None) -> NDArray[np.bool_] | None:
-    """Whether each row has the rarer of two outcomes; None: the target has not two."""
-    if column is None:
-        return None
-    values, codes = factorize(column)
-    if len(values) != 2:
-        return None
-    return np.asarray(codes == int(np.bincount(codes).argmin()))
 
 
 def _column(table: Table, name: str) -> NDArray[Any]:

@@ -24,7 +24,7 @@ from tacit.errors import DataError, expect
 Samples = tuple[Tensor, Tensor]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Population(Sequence[Samples]):
     """The data of all clients: a pool of samples, and the indices of every client's samples.
 
@@ -55,6 +55,13 @@ class Population(Sequence[Samples]):
     columns: tuple[str, ...] = ()
     persons: Tensor | None = None
     clients_per_person: int = 0
+
+    def __repr__(self) -> str:
+        """Its form, without data."""
+        if self.is_remote:
+            return f"Population({len(self)} remote clients)"
+        shape = ", ".join(map(str, self.x.shape[1:]))
+        return f"Population({len(self)} clients, {len(self.sample_indices)} samples of ({shape}) {self.x.dtype})"
 
     @classmethod
     def split(cls, x: Any, y: Any, parts: Sequence[Any], names: Sequence[str] = ()) -> Self:

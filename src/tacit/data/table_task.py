@@ -5,7 +5,7 @@ and neither are constants of the encoding that come from the clients' rows.
 """
 
 import inspect
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -20,6 +20,7 @@ from tacit.core.losses import BinaryCrossEntropy, CrossEntropy
 from tacit.core.schema import list_names
 from tacit.core.standardised import StandardisedLinear
 from tacit.data.adapted import attempt
+from tacit.data.column_doubts import RARE_ROWS, doubt_inputs
 from tacit.data.data_frames import find_column
 from tacit.data.encoding import MAX_INPUTS, Encoding, Preprocessing, TargetColumn, limits_of, show_limit
 from tacit.data.population import Population, Samples, by_key, owners_of
@@ -86,8 +87,9 @@ class TableSettings:
 
 def task_arguments(source: Any, given: TableSettings) -> dict[str, Any]:
     """The arguments of the task of a table."""
-    table, declared = read_table(source), read_encoding(given)
+    table, declared = read_table(source, partial=True), read_encoding(given)
     settings = given if declared is None else given.with_roles_of(declared, table)
+    table.check_complete({*settings.drop, *(() if declared is None else declared.columns)})
     client = client_column(table, settings.client)
     inputs = input_columns(table, client, settings)
     names, parts = clients_of(table, client)
@@ -119,7 +121,10 @@ def task_arguments(source: Any, given: TableSettings) -> dict[str, Any]:
         "person": None if persons is None else [persons[part.numpy()] for part in rows.clients],
         "test_person": held_persons,
         "encoding": encoding,
-        "notes": tuple(_notes(table, encoding, rows, x, random_public=public is None)),
+        "notes": (
+            *_notes(table, encoding, rows, x, random_public=public is None),
+            *doubt_inputs(table, inputs, settings.target),
+        ),
     }
 
 
@@ -186,9 +191,6 @@ def _fit(
     """The encoding with constants from public rows, if there are any, or from the training rows."""
     for name in settings.categories:
         find_column(inputs, name, table.name, "categories")
-    for name in inputs:
-        if name not in settings.categories:
-            table.check_readable(name)
     expect(
         settings.encoding is None or public is not None,
         "public rows for encoding='public', got none",
@@ -197,7 +199,14 @@ def _fit(
     texts = [name for name in inputs if name in settings.categories or table.columns[name].dtype.kind == "O"]
     numbers = [name for name in inputs if name not in texts]
     source, rows = (table, training) if public is None else (public, np.arange(public.rows))
-    _check_categories(source, texts)
+    unclear = [name for name in inputs if name in table.ambiguous_columns and name not in settings.categories]
+    problems = [
+        *(table.ambiguous_columns[name] for name in unclear),
+        *_category_problems(source, [name for name in texts if name not in unclear]),
+        *filter(None, map(table.infinity, numbers)),
+    ]
+    if problems:  # all of them, not one a run
+        raise DataError(" ".join(problems))
     encoding = Encoding.of(source, numbers, texts, rows)
     where = "all training rows" if public is None else f"{len(rows)} public rows"
     detail = f"minima, maxima and categories are those of {where}."
@@ -245,15 +254,17 @@ def _order(text: str) -> tuple[float, str]:
         return float("inf"), text
 
 
-def _check_categories(table: Table, names: Iterable[str]) -> None:
+def _category_problems(table: Table, names: Iterable[str]) -> Iterator[str]:
+    """A sentence for every column of texts with too many values."""
     for name in names:
-        table.column(name, "input")
-        values = [text for text in factorize(table.columns[name])[0] if text]
-        if len(values) > MAX_CATEGORIES:
-            example = values[0]
-            raise DataError(
-                f"Expected at most {MAX_CATEGORIES} categories in column {name!r} of {table.name}, got {len(values)} "
-                f"different texts such as {example!r}: is it a name or a number of a person? Leave it out: "
+        values, codes = factorize(table.column(name, "input"))
+        known = [(text, int(count)) for text, count in zip(values, np.bincount(codes), strict=True) if text]
+        if len(known) > MAX_CATEGORIES:
+            common = sum(count >= RARE_ROWS for _, count in known)
+            yield (
+                f"Expected at most {MAX_CATEGORIES} categories in column {name!r} of {table.name}, got {len(known)}, "
+                f"such as {known[0][0]!r}, {common} of them in at least {RARE_ROWS} rows. Declare those that matter in "
+                "an encoding, and any other value sets no input (tacit data look --draft writes one); or leave it out: "
                 f"drop=[{name!r}] (on the command line --drop {name})."
             )
 

@@ -11,7 +11,7 @@ import io
 import math
 import re
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import islice
@@ -62,12 +62,24 @@ class Table:
         columns: by name.
         client: the column that names the client, if the table comes from one file per client.
         ambiguous_columns: columns of strings that may be numbers, each with the error message for such a use.
+        lacking: columns that some of its files do not have, each with these files; their values there are missing.
     """
 
     name: str
     columns: Columns
     client: str = ""
     ambiguous_columns: Mapping[str, str] = field(default_factory=dict)
+    lacking: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def check_complete(self, besides: Collection[str] = ()) -> None:
+        """Raise `DataError`, which names all of them, if some of its files lack a column that is not among these."""
+        lacking = {name: files for name, files in self.lacking.items() if name not in besides}
+        if lacking:
+            named = "; ".join(f"{name} is not in {_some_of(files)}" for name, files in lacking.items())
+            raise DataError(
+                f"Expected the same columns in all files of {self.name}, but {named}. Leave such columns out (drop), "
+                "or declare them in an encoding: then they are missing values in these files."
+            )
 
     @property
     def rows(self) -> int:
@@ -121,14 +133,22 @@ class Table:
 
     def check_finite(self, name: str) -> None:
         """Raise `DataError` if a column of numbers has infinite ones."""
+        if problem := self.infinity(name):
+            raise DataError(problem)
+
+    def infinity(self, name: str) -> str:
+        """Where a column of numbers has infinite ones, a sentence; empty: it has none."""
         column = self.columns[name]
-        if column.dtype.kind == "f" and np.isinf(column).any():
-            row = int(np.flatnonzero(np.isinf(column))[0]) + 1
-            raise DataError(f"Expected finite numbers in column {name!r} of {self.name}, got infinity in row {row}.")
+        if column.dtype.kind != "f" or not np.isinf(column).any():
+            return ""
+        row = int(np.flatnonzero(np.isinf(column))[0]) + 1
+        return f"Expected finite numbers in column {name!r} of {self.name}, got infinity in row {row}."
 
 
-def read_table(source: Any, name: str = "the table") -> Table:
+def read_table(source: Any, name: str = "the table", *, partial: bool = False) -> Table:
     """A table from a file or a folder, a frame, a dictionary of columns or of tables, or a list of rows.
+
+    `partial`: whether some of several files may lack columns, which the caller then checks (`Table.check_complete`).
 
     Example:
         >>> read_table({"age": [40, None], "sex": ["f", "m"]}).columns["age"].tolist()
@@ -136,6 +156,13 @@ def read_table(source: Any, name: str = "the table") -> Table:
     """
     if isinstance(source, Table):
         return source
+    table = _read(source, name)
+    if not partial:
+        table.check_complete()
+    return table
+
+
+def _read(source: Any, name: str) -> Table:
     if isinstance(source, str | Path):
         return _from_path(Path(source))
     if is_frame(source):
@@ -279,16 +306,30 @@ def _of_clients(name: str, tables: Mapping[str, Table]) -> Table:
 
 
 def _join(name: str, tables: Sequence[Table], more: Columns, client: str = "") -> Table:
-    """Join tables with the same columns, and add columns with one value for each table."""
+    """Join tables, whose values in columns that they lack are missing, and add columns with one value for each."""
     for table in tables:
         check_not_in_files(more, table)
-        check_same_columns(tables[0], table)
     rows = [table.rows for table in tables]
-    columns = {key: stack_columns([table.columns[key] for table in tables]) for key in tables[0].columns}
+    names = dict.fromkeys(key for table in tables for key in table.columns)
+    columns = {key: stack_columns([table.columns.get(key, _absent(table)) for table in tables]) for key in names}
     columns |= {key: np.repeat(values, rows) for key, values in more.items()}
+    without = {key: tuple(table.name for table in tables if key not in table.columns) for key in names}
     return Table(
-        name, columns, client, {key: text for table in tables for key, text in table.ambiguous_columns.items()}
+        name,
+        columns,
+        client,
+        {key: text for table in tables for key, text in table.ambiguous_columns.items()},
+        {key: files for key, files in without.items() if files},
     )
+
+
+def _some_of(files: Sequence[str]) -> str:
+    more = f" and {len(files) - 3} more" if len(files) > 3 else ""
+    return f"{list_names([Path(file).name for file in files[:3]])}{more}"
+
+
+def _absent(table: Table) -> NDArray[np.float64]:
+    return np.full(table.rows, np.nan)
 
 
 def check_same_columns(first: Table, table: Table) -> None:

@@ -49,7 +49,7 @@ __all__ = ["Population", "Preprocessing", "Samples", "Task", "TestOverlap"]
 TestOverlap = Literal["refused", "coincidental", "intended"]
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Task:
     """A model, the clients' data, and held-out data.
 
@@ -183,6 +183,11 @@ class Task:
         expect(self.test_overlap in allowed, f"test_overlap={self.test_overlap!r} to be one of {', '.join(allowed)}")
         if self.test is not None and self.test_overlap == "refused":
             check_overlap(self.test, self.population)
+
+    def __repr__(self) -> str:
+        """Its form, without data."""
+        held_out = 0 if self.test is None else len(self.test[1])
+        return f"Task({self.name!r}, {self.population!r}, {held_out} held out, {self.loss!r})"
 
     @property
     def not_covered(self) -> tuple[str, ...]:

@@ -72,6 +72,19 @@ class AutoLearner:
         mappable = self._like is None or _can_map(functional, self._like)
         return functional if mappable else ReferenceLearner(self.model, self.loss)
 
+    @property
+    def why_slow(self) -> str:
+        """Why clients are trained one after the other by the reference, a sentence; empty: they are not."""
+        if self.kernels is not None or not isinstance(self.fallback, ReferenceLearner):
+            return ""
+        reasons = {
+            "it has dropout, whose coins are drawn for each client": has_dropout(self.model),
+            "its layers normalise by statistics of a batch": has_batch_statistics(self.model),
+            "torch.func maps some of its layers slowly": is_slow_under_vmap(self.model),
+        }
+        why = next((reason for reason, holds in reasons.items() if holds), "torch.func cannot map it over clients")
+        return f"Clients are trained one after the other, which is slow, because the model cannot be batched: {why}."
+
     @cached_property
     def records(self) -> AutoRecords:
         """The sums of single records' clipped gradients."""

@@ -36,11 +36,11 @@ def dp_sgd(
     """DP-SGD at every client: each record is protected against whoever sees the messages, the server included.
 
     Args:
-        rounds: number of rounds.
+        rounds: number of rounds; more of them get more noise each.
         cohort: clients per round; none: all of them. Sampling clients lowers no ε, because the server knows them.
         descent: the clients' steps in a round: learning rate, batches, and the bound of one record's gradient (`clip`).
         epsilon: privacy budget ε for every record, over all rounds; none: no budget, and `noise` must be given.
-        delta: the δ of ε; it should be well below one over the number of records.
+        delta: the δ of ε; above one over the number of records, nothing is promised to some of them.
         noise: noise multiplier of every step; none: as much as the budget requires for the worst client.
         client_noise: noise multiplier for clients, on top; none: no guarantee for clients. The budget holds for each
             guarantee by itself.

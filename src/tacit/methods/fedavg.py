@@ -17,10 +17,10 @@ def fedavg(
     """Federated averaging: clients train for a few epochs on their own data, and the server averages their updates.
 
     Args:
-        rounds: number of rounds.
-        cohort: clients per round.
-        lr: the clients' learning rate.
-        epochs: passes over a client's data per round.
+        rounds: number of rounds; too few end before the model is good.
+        cohort: clients per round; with few, models of unlike clients differ from round to round.
+        lr: the clients' learning rate; if too large, the loss oscillates, if too small, nothing is learnt.
+        epochs: passes over a client's data per round; with many, models of unlike clients drift apart.
         batch_size: samples per gradient step; none: all samples of the client.
         weighted: weight clients by their number of samples, as in the paper; otherwise all clients equally.
 

@@ -51,9 +51,10 @@ def fl_std(rounds: int = 200, cohort: int = 100, descent: Sgd = _DESCENT) -> Met
     The defaults are those for Fashion-MNIST (Table 3): 100 of 6000 clients, with 10 images each.
 
     Args:
-        rounds: number of rounds, T_cl.
-        cohort: clients per round, |K|.
-        descent: the clients' gradient steps per round, T_gd (`descent.steps`).
+        rounds: number of rounds, T_cl; too few end before the model is good.
+        cohort: clients per round, |K|; with few, models of unlike clients differ from round to round.
+        descent: the clients' gradient steps per round, T_gd (`descent.steps`); if `descent.lr` is too large, the loss
+            oscillates.
 
     Reference: Kerkouche, Ács, Castelluccia, Genevès. Constrained Differentially Private Federated Learning for
     Low-bandwidth Devices. UAI 2021, Section 2.1.
@@ -69,10 +70,11 @@ def fl_top(ratio: float = 0.005, rounds: int = 200, cohort: int = 100, descent: 
     protects clients as the other rounds do, and no records.
 
     Args:
-        ratio: the fraction of the weights that is trained and sent.
-        rounds: number of rounds, T_cl.
+        ratio: the fraction of the weights that is trained and sent; too small a one leaves none of a small model.
+        rounds: number of rounds, T_cl; too few end before the model is good.
         cohort: clients per round, |K|.
-        descent: the clients' gradient steps per round, T_gd; its learning rate and batch size also select the weights.
+        descent: the clients' gradient steps per round, T_gd; where gradients select the weights, its learning rate and
+            batch size decide on them, too.
 
     Reference: Kerkouche, Ács, Castelluccia, Genevès. Constrained Differentially Private Federated Learning for
     Low-bandwidth Devices. UAI 2021, Algorithms 1 and 2.
@@ -163,15 +165,17 @@ def fl_top_dp(
     """FL-TOP with client-level differential privacy.
 
     Args:
-        ratio: the fraction of the weights that is trained and sent.
-        rounds: number of rounds, T_cl.
-        cohort: expected number of clients per round, |K|.
-        descent: the clients' gradient steps per round, T_gd; its learning rate and batch size also select the weights.
+        ratio: the fraction of the weights that is trained and sent; more of them get more noise together.
+        rounds: number of rounds, T_cl; too few end before the model is good, and more get more noise each.
+        cohort: expected number of clients per round, |K|; noise is divided by it, so that with few nothing is learnt.
+        descent: the clients' gradient steps per round, T_gd; where gradients select the weights, its learning rate and
+            batch size decide on them, too.
         epsilon: privacy budget ε for all rounds; none: no budget, and `noise` must be given.
-        delta: the δ of ε, with a budget or without; it should be well below one over the number of clients.
+        delta: the δ of ε, with a budget or without; above one over the number of clients, nothing is promised to some.
         noise: noise multiplier (σ); none: as much as the budget requires for all rounds. With less noise, training
             stops before the round that would exceed the budget.
-        clip: clipping bound S of a client's update; none: the norm of an update on the task's public data.
+        clip: clipping bound S of a client's update; none: the norm of an update on the task's public data. A small one
+            slows learning, a large one adds noise.
 
     Reference: Kerkouche, Ács, Castelluccia, Genevès. Constrained Differentially Private Federated Learning for
     Low-bandwidth Devices. UAI 2021, Algorithms 1 and 2.

@@ -44,15 +44,18 @@ def geyer(
     Training stops before the round that would exceed the budget.
 
     Args:
-        rounds: number of rounds, at most.
-        cohort: expected number of clients per round (m); it also scales the noise of `quantile`.
-        noise: noise multiplier (σ): the standard deviation of the noise over the sensitivity.
-        epsilon: privacy budget ε.
-        delta: privacy budget δ; it should be well below one over the number of clients.
-        clip: clipping bound S of a client's update; with `quantile`, that of the first round.
+        rounds: number of rounds, at most; the budget may end training earlier.
+        cohort: expected number of clients per round (m); it also scales the noise of `quantile`. A small part of the
+            population costs less ε a round, but has more noise for each client.
+        noise: noise multiplier (σ): the standard deviation of the noise over the sensitivity. With little, the budget
+            is used up after few rounds; with much, nothing is learnt.
+        epsilon: privacy budget ε of a client; less of it ends training earlier.
+        delta: privacy budget δ; above one over the number of clients, nothing is promised to some of them.
+        clip: clipping bound S of a client's update; with `quantile`, that of the first round. A small one slows
+            learning, a large one adds noise.
         clipping: `fixed`; `quantile`, which adapts to the median norm with accounted noise; or `median`, as in the
             paper, without a guarantee.
-        descent: the clients' training in a round.
+        descent: the clients' training in a round; longer updates are clipped.
 
     Reference: Geyer, Klein, Nabi. Differentially Private Federated Learning: A Client Level Perspective. NIPS 2017
     workshop, Algorithm 1.

@@ -84,6 +84,10 @@ class RecordDescent(ServerUpdate):
     def counts(self) -> tuple[tuple[float, str], ...]:
         return () if self.size is None else ((self.size, PER_CLIENT),)
 
+    @property
+    def follows_sizes(self) -> bool:
+        return True
+
     def apply(self, state: State, aggregate: Tensor) -> State:
         return Momentum(self.rho, (self.lr or _LEARNING_RATE) / (self.rate * (self.size or MEAN_SIZE))).apply(
             state, aggregate

@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Self
 from tacit.core.prices import RECIPIENTS, Adjacency, Unit
 from tacit.errors import UserError, expect, one_line
 
+LEAKED = 1 / 3  # units, on average, that a δ may permit to leak without a warning
 FALSE_ALARMS = 0.01  # of a test, for which a guarantee states how many it detects
 PERSONS = (
     "A person with several records is protected as that many records, at one client or at several, and not as one."
@@ -87,6 +88,7 @@ class Guarantee(_Claim):
         retries: how many further attempts at them ε includes.
         unit: whose presence is protected. Guarantees for different units are never added.
         worst_client: for records or persons, the client whose are least protected: ε is theirs; None: for clients.
+        worst_name: the name of that client, where it is a site with a public one.
         steps: for records or persons, that client's number of noisy steps.
         copies: for persons, the most clients at which one has records: ε covers all of them together.
         adjacency: which pairs of populations count as neighbours.
@@ -114,6 +116,7 @@ class Guarantee(_Claim):
     retries: int = 0
     unit: Unit = Unit.CLIENT
     worst_client: int | None = None
+    worst_name: str = ""
     steps: int = 0
     copies: int = 1
     adjacency: str = ""
@@ -161,9 +164,10 @@ class Guarantee(_Claim):
         if self.adjacency:
             yield f"{self.adjacency.capitalize()}: {Adjacency(self.adjacency).meaning_for(self.unit)}"
         if self.worst_client is not None:
+            word, which = ("site", self.worst_name) if self.worst_name else ("client", f"number {self.worst_client}")
             yield (
-                f"Worst client: number {self.worst_client}, after {plural(self.steps, 'step')} with noise; no "
-                f"{self.unit} of another client has a larger ε."
+                f"Worst {word}: {which}, after {plural(self.steps, 'step')} with noise; no {self.unit} of another "
+                f"{word} has a larger ε."
             )
         if self.copies > 1:
             yield (
@@ -269,13 +273,13 @@ def within_adversary(*, sums: str = "") -> str:
 
 
 def delta_warning(delta: float, population: int, unit: Unit = Unit.CLIENT) -> str | None:
-    """A warning if δ is not much smaller than 1/population, the number of units; None if it is.
+    """A warning if δ is larger than a third of 1/population, the number of units; None if it is not.
 
     Example:
         >>> delta_warning(1e-3, 463)
         'δ = 0.001 is too large: choose it well below 1/463. At this δ, leaking one random client is permitted.'
     """
-    if delta * population <= 0.1:
+    if delta * population <= LEAKED:
         return None
     leaked = max(1, round(delta * population))
     units = f"one random {unit}" if leaked == 1 else f"{leaked} random {unit}s"

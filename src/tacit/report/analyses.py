@@ -70,6 +70,13 @@ class Analysis:
     def _repr_svg_(self) -> str | None:
         return self.figure or None
 
+    def _repr_html_(self) -> str:
+        """The result for notebooks."""
+        return result_section(self.result)
+
+    def __repr__(self) -> str:
+        return str(self)
+
     def __str__(self) -> str:
         return "\n".join((*lines_of(self.result), "", str(self.guarantee)))
 

@@ -1,11 +1,11 @@
 """Cards: a method's pieces, who sees what, what is guaranteed and what is not, how to run it and how to cite it.
 
-Who sees what follows from what the pieces declare (`channel.messages_seen_by`, `method.weighted`,
-`method.terms`); the same declarations reject wrong compositions. Details come from the sections *Sees* and *Formal
-guarantees* of the pieces' docstrings.
+Who sees what follows from what the pieces declare (`tacit.report.disclosures`). What is not covered comes from the
+sections *Formal guarantees* of the pieces' docstrings.
 """
 
 import inspect
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -13,9 +13,10 @@ from types import MappingProxyType
 from tacit import methods
 from tacit.core import Method
 from tacit.core.prices import Adjacency, Gaussian, Laplace, Leakage, Release, Unit, UnitPrice, Zcdp
-from tacit.core.schema import SLOTS
+from tacit.core.schema import SLOTS, list_names
 from tacit.errors import expect
 from tacit.privacy.guarantee import IN_COMMON, PERSONS, within_adversary
+from tacit.report.disclosures import section, who_sees
 
 _LARGE = 10**9  # a population larger than any cohort
 
@@ -29,6 +30,7 @@ class Card:
         summary: what it does, in one line.
         rounds: the number of rounds.
         args: the parameters of its factory with their defaults, as Python expressions.
+        explanations: what each of them is, and what happens if it is wrong.
         pieces: the piece in each of the seven slots.
         sees: who sees what.
         event: what one round releases, for privacy accounting; `none` if there is nothing to account for.
@@ -44,6 +46,7 @@ class Card:
     summary: str
     rounds: int
     args: Mapping[str, str]
+    explanations: Mapping[str, str]
     pieces: Mapping[str, str]
     sees: Mapping[str, str]
     event: str
@@ -61,18 +64,28 @@ def card(method: str | Method, args: Mapping[str, object] = MappingProxyType({})
     Example:
         >>> card("fl-std").guarantee
         'none: no noise is added, so updates can reveal training data.'
-        >>> card(methods.make("fl-std", {"rounds": 3})).rounds
-        3
+        >>> card(methods.make("fl-std", {"rounds": 3})).summary == card("fl-std").summary
+        True
     """
     if isinstance(method, Method):
         expect(
             not args, "a method's arguments with its name only", "Change a finished method with dataclasses.replace."
         )
-        return _card(method, lambda: method, "", "tacit.train(method, task)")
+        return _card(method, lambda: method, _summary_of(method), "tacit.train(method, task)")
     instance = methods.make(method, args)
     line = " ".join(["tacit run", method, *(f"--set {key}={value}" for key, value in args.items())])
     factory = methods.find(method)
     return _card(instance, factory, summary(factory), line)
+
+
+def _summary_of(method: Method) -> str:
+    """The summary of a built-in method that was made in Python; empty: it is none."""
+    if method.name not in methods.definitions():
+        return ""
+    factory = methods.find(method.name)
+    kinds = [{slot: type(getattr(each, slot)) for slot in SLOTS} for each in (method, methods.make(method.name))]
+    changed = [slot for slot in SLOTS if kinds[0][slot] is not kinds[1][slot]]
+    return f"{summary(factory)}{f' With another {list_names(changed)}.' * bool(changed)}"
 
 
 def _card(method: Method, factory: Callable[..., object], text: str, line: str) -> Card:
@@ -81,6 +94,7 @@ def _card(method: Method, factory: Callable[..., object], text: str, line: str) 
         summary=text or "A method of your own.",
         rounds=method.rounds,
         args={key: _parameter(parameter) for key, parameter in inspect.signature(factory).parameters.items()},
+        explanations=explain_arguments(factory),
         pieces={slot: repr(getattr(method, slot)) for slot in SLOTS},
         sees=who_sees(method),
         event=_event(method),
@@ -98,44 +112,44 @@ def summary(factory: Callable[..., object]) -> str:
     return (inspect.getdoc(factory) or "").partition("\n")[0]
 
 
-def section(thing: object, title: str) -> str:
-    """Return the paragraph of a docstring that begins with `title:`, as one line; empty if there is none."""
-    paragraphs = (inspect.getdoc(thing) or "").split("\n\n")
-    paragraph = next((text for text in paragraphs if text.startswith(f"{title}:")), "")
-    return " ".join(paragraph.removeprefix(f"{title}:").split())
+def explain_arguments(factory: Callable[..., object]) -> dict[str, str]:
+    """What the docstring of a factory says about its parameters; of a variant, what its family's say.
+
+    Example:
+        >>> explain_arguments(methods.find("fl-std-dp"))["rounds"][:22]
+        'number of rounds, T_cl'
+    """
+    family = [methods.find(name) for name in methods.definitions()]
+    family = [each for each in family if each.__module__ == factory.__module__ and each is not factory]
+    alike = sorted(family, key=lambda each: _difference(each, factory))
+    known: dict[str, str] = {}
+    for each in reversed([factory, *alike]):
+        known |= _read_arguments(each)
+    return {name: known.get(name, "") for name in inspect.signature(factory).parameters}
+
+
+def _difference(sibling: Callable[..., object], factory: Callable[..., object]) -> tuple[int, int]:
+    """How many parameters a sibling has besides, and how many it lacks."""
+    theirs, ours = (set(inspect.signature(each).parameters) for each in (sibling, factory))
+    return len(theirs - ours), len(ours - theirs)
+
+
+def _read_arguments(factory: Callable[..., object]) -> dict[str, str]:
+    """The entries of a docstring's section *Args*, as one line each."""
+    _, _, rest = (inspect.getdoc(factory) or "").partition("Args:")
+    entries, name = dict[str, str](), ""
+    for line in rest.partition("\n\n")[0].splitlines()[1:]:
+        begins = re.match(r" {4}(\w+): (.*)", line)
+        if begins:
+            name = begins[1]
+            entries[name] = begins[2]
+        elif name:
+            entries[name] += f" {line.strip()}"
+    return entries
 
 
 def _parameter(parameter: inspect.Parameter) -> str:
     return "required" if parameter.default is parameter.empty else repr(parameter.default)
-
-
-def who_sees(method: Method) -> dict[str, str]:
-    """What each party sees, and what the pieces' docstrings add to it."""
-    noise = "with noise" if method.terms.adds_noise else "without noise"
-    slots = (*(method.trainer,) * method.terms.protects_records, method.mechanism, method.channel)
-    pieces = {type(piece).__name__: section(type(piece), "Sees") for piece in slots}
-    details = {f"with {name}": text for name, text in pieces.items() if text}
-    tolerated = {"tolerated": f"{method.channel.tolerates}."} if method.channel.tolerates else {}
-    return {
-        "the server": _server_sees(method),
-        **_recipients(method, noise),
-        **details,
-        **tolerated,
-    }
-
-
-def _recipients(method: Method, noise: str) -> dict[str, str]:
-    if method.trainer.sends == "terms":
-        return {"clients and recipients of the result": f"the sums after every round, {noise}"}
-    return {"clients and recipients of the model": f"the model after every round, {noise}"}
-
-
-def _server_sees(method: Method) -> str:
-    channel = method.channel
-    if channel.messages_seen_by == "enclave":
-        return "only what the enclave releases: the sum of a round's messages, with the mechanism's noise if any"
-    visible = "every client's message" if channel.messages_seen_by == "server" else "only the sum of a round's messages"
-    return f"{visible}, and how many samples each client has" if method.weighted else visible
 
 
 def _event(method: Method) -> str:

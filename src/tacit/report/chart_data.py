@@ -8,9 +8,10 @@ from math import isfinite
 from tacit.core import Report
 from tacit.report.labels import number, size
 from tacit.report.markup import Html, data, details, element, table
-from tacit.report.run_data import charged_epsilon, metric_names, thin
+from tacit.report.run_data import ERRORS, charged_epsilon, metric_names, thin
 
 _MAX_POINTS = 1200  # of a line
+SPAN = 0.1  # the least part of an axis that is shown
 MAX_ROWS = 21  # of the table beside a chart
 COLOUR_COUNT = 7  # of the style sheet: --c0 to --c6
 ChartValues = list[float | None]
@@ -53,6 +54,7 @@ class Chart:
         lines: the lines.
         unit: `bytes`, or nothing.
         zero: whether the axis begins at zero.
+        span: what the axis shows at least, so that noise does not look like change.
     """
 
     title: str
@@ -60,11 +62,12 @@ class Chart:
     lines: Sequence[ChartLine]
     unit: str = ""
     zero: bool = False
+    span: float = 0.0
 
     def spec(self) -> dict[str, object]:
         """The data of the script."""
         lines = [each for line in self.lines for each in line.specs()]
-        return {"x": self.rounds, "lines": lines, "unit": self.unit, "zero": self.zero}
+        return {"x": self.rounds, "lines": lines, "unit": self.unit, "zero": self.zero, "span": self.span}
 
     def figure(self) -> Html:
         """The chart with its readout and table."""
@@ -100,13 +103,13 @@ class Chart:
         return size(value) if self.unit == "bytes" else number(value)
 
 
-def run_charts(reports: Sequence[Report], budget: float | None) -> list[Chart]:
-    """The charts of a run: its metrics, ε or leakage, and bytes."""
+def run_charts(reports: Sequence[Report], budget: float | None, word: str = "client") -> list[Chart]:
+    """The charts of a run: its metrics, ε or leakage, and bytes; `word`: what a client is called."""
     shown = thin(reports, _MAX_POINTS)
     rounds = [report.round for report in shown]
     names = metric_names(report.metrics for report in reports)
     charts = [_metric_chart(name, names, shown) for name in names if not _is_variant(name, names)]
-    return [*charts, *_privacy_charts(shown, budget), *([bytes_chart(reports, rounds)] if reports else [])]
+    return [*charts, *_privacy_charts(shown, budget), *([bytes_chart(reports, rounds, word)] if reports else [])]
 
 
 def finite(values: Iterable[float | None]) -> ChartValues:
@@ -125,7 +128,19 @@ def _metric_chart(name: str, names: Sequence[str], reports: Sequence[Report]) ->
         )
         for i, each in enumerate(together)
     ]
-    return Chart(metric_title(name), [each.round for each in reports], lines)
+    values = [value for line in lines for value in line.values if value is not None]
+    return Chart(metric_title(name), [each.round for each in reports], lines, span=min_span(name, values))
+
+
+def min_span(name: str, values: Sequence[float]) -> float:
+    """How much of its axis a metric's chart shows at least: a tenth of the range of a share, or of the largest value.
+
+    Example:
+        >>> min_span("accuracy", [0.5, 0.51]), min_span("loss", [2.0, 1.9])
+        (0.1, 0.2)
+    """
+    is_share = not name.endswith(ERRORS) and all(0 <= value <= 1 for value in values)
+    return SPAN if is_share else SPAN * max(map(abs, values), default=0.0)
 
 
 def metric_title(name: str) -> str:
@@ -158,7 +173,7 @@ def _privacy_charts(reports: Sequence[Report], budget: float | None) -> list[Cha
     return charts
 
 
-def bytes_chart(reports: Sequence[Report], rounds: Sequence[int]) -> Chart:
+def bytes_chart(reports: Sequence[Report], rounds: Sequence[int], word: str = "client") -> Chart:
     """Bytes of all clients up to each round, in both directions."""
     up = accumulate(sum(report.up) for report in reports)
     down = accumulate(sum(report.down) for report in reports)
@@ -166,6 +181,6 @@ def bytes_chart(reports: Sequence[Report], rounds: Sequence[int]) -> Chart:
     kept = [total for report, *total in zip(reports, up, down, strict=True) if report.round in wanted]
     lines = [
         ChartLine(name, [float(total[way]) for total in kept], f"--c{way}")
-        for way, name in enumerate(("clients to server", "server to clients"))
+        for way, name in enumerate((f"{word}s to server", f"server to {word}s"))
     ]
     return Chart("Bytes of all rounds so far", list(rounds), lines, unit="bytes", zero=True)

@@ -3,16 +3,16 @@
 from collections.abc import Mapping, Sequence
 from math import ceil
 
-from tacit.core.prices import Adjacency
+from tacit.core.prices import Adjacency, Unit
 from tacit.privacy.guarantee import FALSE_ALARMS, Guarantee, LeakageGuarantee
 from tacit.report.labels import number
 from tacit.report.markup import Html, element, join, table
 
-WEAK = 0.5  # the detection rate above which a bound is called weak
-TESTS: dict[str, tuple[str, str, str]] = {  # by adjacency: what is tested, when an alarm is false, and what it finds
-    Adjacency.ADD_OR_REMOVE: ("whether a {unit} is in the data", "are not", "one that is"),
-    Adjacency.ZERO_OUT: ("whether a {unit} sent its update or zeros", "sent zeros", "an update"),
-    Adjacency.REPLACE_ONE: ("which of two data sets a {unit} has", "have the first", "the second"),
+STRONG, WEAK = 0.1, 0.5  # detection rates: up to the first a bound is called strong, above the second weak
+VERDICTS = {
+    "strong": "That is a strong guarantee.",
+    "fair": "That is neither a strong nor a weak guarantee.",
+    "weak": "Such a bound promises little by itself; tacit audit and tacit attack measure what attacks really find.",
 }
 
 
@@ -28,7 +28,7 @@ def show_guarantee(guarantee: Guarantee | LeakageGuarantee, nominal: Mapping[str
         limit = guarantee.detection_limit
         meaning = _meaning(guarantee, limit)
     first = statement if proved else f"Nothing is proved: {statement.removeprefix('none: ')}"
-    kind = "statement" if proved and limit <= WEAK else "statement weak" if proved else "statement none"
+    kind = f"statement {_strength(guarantee, limit) if proved else 'none'}"
     parts: list[Html | None] = [element("div", element("p", first), meaning, class_=kind)]
     columns = []
     if others:
@@ -44,16 +44,41 @@ def show_guarantee(guarantee: Guarantee | LeakageGuarantee, nominal: Mapping[str
     return join(parts)
 
 
+def _strength(guarantee: Guarantee | LeakageGuarantee, limit: float) -> str:
+    """How strong a bound is, in the words of the style sheet; d-privacy has no such bound."""
+    if not isinstance(guarantee, Guarantee):
+        return "fair"
+    return "strong" if limit <= STRONG else "fair" if limit <= WEAK else "weak"
+
+
 def _meaning(guarantee: Guarantee, limit: float) -> Html:
     """What the guarantee means for a test of participation; `limit` bounds its detection rate."""
-    weak = " Such a bound promises little by itself; tacit audit and tacit attack measure what attacks really find."
-    tests, others, target = TESTS.get(guarantee.adjacency, TESTS[Adjacency.ADD_OR_REMOVE])
+    question, innocent, outcome = _question(guarantee)
+    verdict = VERDICTS[_strength(guarantee, limit)]
     return element(
         "p",
-        f"In other words: whoever, of those named above, tests {tests.format(unit=guarantee.unit)}, and is wrong about "
-        f"{FALSE_ALARMS:.0%} of those that {others}, detects {target} with a probability of at most "
-        f"{limit_in_words(limit)}. Without any information it would be {FALSE_ALARMS:.0%}.{weak * (limit > WEAK)}",
+        f"Suppose one of those named above wants to find out {question}, by whatever means, and accepts one false "
+        f"accusation in a hundred {innocent}. {outcome} with a probability of at most {limit_in_words(limit)}. Without "
+        f"any information it would be {FALSE_ALARMS:.0%}. {verdict}",
     )
+
+
+def _question(guarantee: Guarantee) -> tuple[str, str, str]:
+    """What is asked, who is innocent, and what is found, by unit and adjacency."""
+    unit = guarantee.unit
+    if guarantee.adjacency == Adjacency.ZERO_OUT:
+        outcome = "If it sent its update, that is found"
+        return f"whether a given {unit} sent its update or zeros", f"{unit}s that sent zeros", outcome
+    if guarantee.adjacency == Adjacency.REPLACE_ONE:
+        outcome = "If it has the second, that is found"
+        return f"which of two data sets a given {unit} has", f"{unit}s that have the first", outcome
+    if unit is Unit.PERSON:
+        return "whether Mrs X was in the data", "people who were not", "If she was, she is found"
+    if unit is Unit.RECORD:
+        question = "whether one given record, such as one of Mrs X, was in the data"
+        return question, "records that were not", "If it was, it is found"
+    question = f"whether a given {unit}, with all of its data, was in the population"
+    return question, f"{unit}s that were not", "If it was, it is found"
 
 
 def limit_in_words(value: float) -> str:

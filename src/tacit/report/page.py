@@ -18,8 +18,9 @@ from tacit.core.schema import SLOTS
 from tacit.privacy.guarantee import Guarantee
 from tacit.report import run_groups
 from tacit.report.analyses import result_section
-from tacit.report.cards import who_sees
 from tacit.report.chart_data import Chart, run_charts
+from tacit.report.disclosures import who_sees
+from tacit.report.federation_section import federation_section, write_statement
 from tacit.report.guarantee_section import show_guarantee
 from tacit.report.labels import number, size
 from tacit.report.markup import Html, details, element, join, pairs, section, table
@@ -87,10 +88,12 @@ def _run_header(run: RunData) -> Html:
     manifest = run.manifest
     badge = element("span", manifest.status, class_=f"badge {BADGES[manifest.status]}")
     planned = "" if run.rounds_planned is None else f" of {run.rounds_planned:,}"
+    rounds = f"{len(run.reports):,}{planned} round{'s' * (len(run.reports) != 1 or bool(planned))}"
     samples = f" with {manifest.task.samples:,} samples" if manifest.task.samples else ""
+    numbers = "sums" if run.is_analysis else "weights"
     sub = (
-        f"{len(run.reports):,}{planned} rounds · {manifest.task.clients:,} clients{samples} · "
-        f"{manifest.task.parameters:,} weights · seed {manifest.seed}"
+        f"{rounds} · {_count(manifest.task.clients, run.word)}{samples} · "
+        f"{manifest.task.parameters:,} {numbers} · seed {manifest.seed}"
     )
     caveat = element("p", manifest.caveat, class_="caveat") if manifest.caveat else None
     return _top(
@@ -101,16 +104,21 @@ def _run_header(run: RunData) -> Html:
 def _contents(run: RunData) -> Html:
     parts = {
         "guarantee": "Guarantee",
+        **({} if run.manifest.federation is None else {"federation": "Federation"}),
         **({} if run.result is None else {"result": "Result"}),
         "parties": "Who sees what",
         **({"training": "Training"} if run.result is None else {}),
         "traffic": "Bytes and time",
-        "clients": "Clients",
+        "clients": f"{run.word.capitalize()}s",
         "settings": "Settings",
         "repeat": "How to repeat it",
     }
     links = [element("li", element("a", name, href=f"#{anchor}")) for anchor, name in parts.items()]
     return element("nav", element("ul", *links), aria_label="Parts of this page")
+
+
+def _count(number: int, word: str) -> str:
+    return f"{number:,} {word}{'s' * (number != 1)}"
 
 
 def _cards(figures: Iterable[tuple[str, str, str]]) -> Html:
@@ -125,8 +133,8 @@ def _run_figures(run: RunData) -> Iterator[tuple[str, str, str]]:
         yield name.replace("_", " "), number(value), "on held-out data"
     yield _privacy_figure(run)
     saved = _savings(run)
-    yield "sent by clients", size(run.bandwidth.up), _factor(saved.up)
-    yield "received by clients", size(run.bandwidth.down), _factor(saved.down)
+    yield f"sent by {run.word}s", size(run.bandwidth.up), _factor(saved.up)
+    yield f"received by {run.word}s", size(run.bandwidth.down), _factor(saved.down)
     yield "time", _seconds(run.seconds), f"{_seconds(run.seconds / max(1, len(run.reports)))} a round"
 
 
@@ -161,26 +169,28 @@ def _run_sections(run: RunData) -> Iterator[Html]:
     if others:
         statements.append(element("p", "These guarantees hold side by side. Their ε are never added."))
     yield section("guarantee", "What is guaranteed, and what is not", *statements)
+    if run.manifest.federation is not None:
+        yield section("federation", "The federation", federation_section(run, run.manifest.federation))
     if run.result is not None:
         yield section("result", run.result.title, result_section(run.result))
     yield section("parties", "Who sees what", _parties(run))
     if run.result is None:
-        yield section("training", "Training", _charts(run_charts(run.reports, run.budget)), _final(run))
+        yield section("training", "Training", _charts(run_charts(run.reports, run.budget, run.word)), _final(run))
     yield section("traffic", "Bytes and time", _traffic(run), _timings(run))
-    yield section("clients", "Clients", _clients(run))
+    yield section("clients", f"{run.word.capitalize()}s", _clients(run))
     yield section("settings", "Settings", _settings(run))
     yield section("repeat", "How to repeat it", _repeat(run))
     signature = pairs([(name, "") for name in ("Name", "Role", "Date", "Signature")], "sign")
-    yield section("sign", "Read and accepted", signature)
+    yield section("sign", "Read and accepted", element("p", write_statement(run)), signature)
 
 
 def _parties(run: RunData) -> Html:
     if run.method is None:
         return element("p", "The method has pieces that are not known here: its manifest has their names (below).")
-    rows = [[who, what] for who, what in who_sees(run.method).items()]
+    rows = [[who, what] for who, what in who_sees(run.method, run.cohort).items()]
     return join(
         [
-            draw_parties(parties_of(run.method, run.manifest.task.clients)),
+            draw_parties(parties_of(run.method, run.manifest.task.clients, run.word)),
             table("What each party sees", ["who", "sees"], rows),
         ]
     )
@@ -195,7 +205,7 @@ def _charts(charts: Sequence[Chart]) -> Html:
 def _final(run: RunData) -> Html | None:
     """The metrics of the model, and the best round of each."""
     if not run.metrics:
-        return element("p", "The model was not evaluated: the task has no held-out data.") if run.reports else None
+        return element("p", _not_evaluated(run)) if run.reports else None
     rows = []
     for name, value in run.metrics.items():
         sign = -1 if name.endswith(ERRORS) else 1
@@ -203,8 +213,22 @@ def _final(run: RunData) -> Html | None:
         best = max(measured, key=lambda report: sign * report.metrics[name])
         rows.append([name.replace("_", " "), number(value), number(best.metrics[name]), best.round])
     chosen = "of the best round by loss (early stopping)" if run.method and run.method.patience else "of the last round"
+    if run.reports[-1].metrics != run.metrics and not (run.method and run.method.patience):
+        chosen = "of the last round that was evaluated"
     return table(f"Metrics on held-out data; the model is that {chosen}", ["metric", "model", "best", "in round"], rows,
                  numbers=3)  # fmt: skip
+
+
+def _not_evaluated(run: RunData) -> str:
+    """Why there are no metrics."""
+    federation = run.manifest.federation
+    if federation is not None and not federation.evaluate_every:
+        return "The model was not evaluated: the plan asks for no evaluation (evaluate_every = 0)."
+    if federation is not None:
+        return "There are no metrics: too few sites sent any on their held-out data."
+    if run.manifest.status == "finished":
+        return "The model was not evaluated: the task has no held-out data."
+    return "No round was evaluated so far."
 
 
 def _traffic(run: RunData) -> Html:
@@ -217,13 +241,14 @@ def _traffic(run: RunData) -> Html:
     rows = [[name, size(up), size(down), _bar((up + down) / total), f"{(up + down) / total:.1%}"]
             for name, up, down in parts]  # fmt: skip
     rows.append(["all", size(bandwidth.up), size(bandwidth.down), "", "100.0%"])
-    participations = max(1, sum(len(report.clients) for report in run.reports))
+    participations = sum(len(report.clients) for report in run.reports)
     note = (
-        f"Measured on packed messages. Each time a client takes part it sends {size(bandwidth.up / participations)} "
-        f"and receives {size(bandwidth.down / participations)}, on average."
+        f"Measured on packed messages. Each time a {run.word} takes part it sends "
+        f"{size(bandwidth.up / max(1, participations))} and receives {size(bandwidth.down / max(1, participations))}, "
+        "on average."
     )
-    return join([table("Bytes of all clients, by phase", ["phase", "up", "down", BAR, "share"], rows, numbers=4),
-                 element("p", note)])  # fmt: skip
+    return join([table(f"Bytes of all {run.word}s, by phase", ["phase", "up", "down", BAR, "share"], rows, numbers=4),
+                 element("p", note) if participations else None])  # fmt: skip
 
 
 def _bar(share: float) -> Html:
@@ -247,23 +272,30 @@ def _timings(run: RunData) -> Html:
 
 
 def _clients(run: RunData) -> Html:
-    """Participation by client, where that may be shown, and rejected messages."""
-    rejected = Counter(client for report in run.reports for client in report.rejected)
+    """Participation by client, where that may be shown, and messages that did not count."""
+    lost = Counter(client for report in run.reports for client in report.rejected)
     declined = sum(len(report.declined) for report in run.reports)
     parts: list[Html | None] = [_fairness(run)]
-    if not rejected:
-        parts.append(element("p", "No message was rejected."))
+    simulated = run.manifest.federation is None
+    if not lost:
+        nothing = "No message was rejected." if simulated else "Every site that was asked delivered its message."
+        parts.append(element("p", nothing if run.reports else "No round is complete yet."))
     elif run.shows_clients:
-        rows = [[f"client {client}", count] for client, count in rejected.most_common(100)]
-        parts.append(table("Clients whose messages were rejected: not finite, or longer than the method accepts",
-                           ["client", "messages"], rows, numbers=1))  # fmt: skip
+        what = "Clients whose messages were rejected: not finite, or longer than the method accepts"
+        if not simulated:
+            what = "Sites that were asked and delivered nothing that counts: lost, late, or an invalid message"
+        rows = [[run.name_of(client), count] for client, count in lost.most_common(100)]
+        parts.append(table(what, [run.word, "rounds"], rows, numbers=1))
     else:
-        parts.append(element("p", f"{rejected.total():,} messages of {len(rejected):,} clients were rejected."))
+        counted = f"{lost.total():,} messages of {_count(len(lost), run.word)}"
+        parts.append(element("p", f"{counted} {'were rejected' if simulated else 'did not arrive, or were invalid'}."))
     if dropped := sum(report.dropped for report in run.reports):
-        parts.append(element("p", f"The sums of {dropped:,} rounds were not used: they were longer than honest clients "
-                                  "can make them. These rounds stay charged."))  # fmt: skip
+        parts.append(element("p", f"The sums of {_count(dropped, 'round')} were not used: they were longer than honest "
+                                  f"{run.word}s can make them. What was charged for them stays charged."))  # fmt: skip
     if declined:
-        parts.append(element("p", f"Clients declined {declined:,} times, because they had reached their limit."))
+        parts.append(
+            element("p", f"Clients declined {_count(declined, 'time')}, because they had reached their limit.")
+        )
     return join(parts)
 
 
@@ -279,19 +311,20 @@ def _fairness(run: RunData) -> Html:
     participations = sorted([*counts.values(), *[0] * max(0, population - len(counts))])
     bytes_sent = sorted(run.bandwidth.sent.values()) or [0]
     rows = [
-        ["rounds in which a client took part", *(f"{value:,}" for value in _spread(participations))],
-        ["bytes that a client sent", *(size(value) for value in _spread(bytes_sent))],
+        [f"rounds in which a {run.word} took part", *(f"{value:,}" for value in _spread(participations))],
+        [f"bytes that a {run.word} sent", *(size(value) for value in _spread(bytes_sent))],
     ]
-    header = ["over clients", "least", "quarter", "half", "three quarters", "most"]
-    note = (
-        "" if len(counts) == population else f" {population - len(counts):,} of {population:,} clients never took part."
-    )
+    header = [f"over {run.word}s", "least", "quarter", "half", "three quarters", "most"]
+    absent = population - len(counts)
+    notes = []
+    if run.metrics:
+        notes.append(f"Metrics are those of all held-out data together; none are recorded for single {run.word}s.")
+    if absent and run.reports:
+        notes.append(f"{absent:,} of {_count(population, run.word)} never took part.")
     return join(
         [
-            table("How evenly clients took part", header, rows, numbers=5),
-            element(
-                "p", f"Metrics are those of all held-out data together; none are recorded for single clients.{note}"
-            ),
+            table(f"How evenly {run.word}s took part", header, rows, numbers=5),
+            element("p", " ".join(notes)) if notes else None,
         ]
     )
 
@@ -305,15 +338,18 @@ def _settings(run: RunData) -> Html:
     manifest = run.manifest
     settings = {f"method: {key}": value for key, value in (manifest.method.args or {}).items()}
     settings |= {f"task: {key}": value for key, value in (manifest.task.args or {}).items()}
+    federation = manifest.federation
+    every = manifest.evaluate_every if federation is None else federation.evaluate_every
+    private = run.method is None or run.method.terms.adds_noise
     settings |= {
         "seed": manifest.seed,
         "randomness": "from a secret key"
         if manifest.randomness == "secret"
-        else "seeded: can be repeated and protects nobody",
-        "evaluated": "every round" if manifest.evaluate_every == 1 else f"every {manifest.evaluate_every} rounds",
+        else f"seeded: can be repeated{', and protects against nobody who knows the seed' * private}",
+        "evaluated": {0: "never", 1: "every round"}.get(every, f"every {every} rounds"),
         "device": manifest.device,
         "loss": manifest.task.loss,
-        "digest of the data, with its owner's key": manifest.task.data,
+        **({"digest of the data, with its owner's key": manifest.task.data} if federation is None else {}),
     }
     versions = table("Versions", ["what", "version"], list(manifest.versions.items()))
     method = run.method
@@ -328,14 +364,20 @@ def _settings(run: RunData) -> Html:
 
 def _repeat(run: RunData) -> Html:
     if run.command is None:
-        words = element("p", "The run was started from Python with tacit.train. This is its method:")
-        return join([words, element("pre", run.manifest.method.canonical)])
-    exact = (
-        "The noise is seeded: the same versions on the same type of processor give bitwise the same result."
-        if run.manifest.randomness == "seeded"
-        else "Cohorts and noise come from a new secret key each time, so that results differ slightly. That is "
-        "intended: noise that can be repeated can be subtracted."
-    )
+        started = "The run was started from Python with tacit.train. This is its method:"
+        if run.is_analysis:
+            started = f"The run is an analysis ({run.manifest.method.name}). This is what was asked, and how:"
+        return join([element("p", started), element("pre", run.manifest.method.canonical)])
+    noise = run.method is None or run.method.terms.adds_noise
+    if run.manifest.randomness == "seeded":
+        exact = "The same versions on the same type of processor give bitwise the same result."
+    elif noise:
+        exact = (
+            "Cohorts, batches and noise come from a new secret key each time, so that results differ slightly. That is "
+            "intended: noise that can be repeated can be subtracted."
+        )
+    else:
+        exact = "Cohorts and batches come from a new secret key each time, so that results can differ slightly."
     return join([element("pre", run.command), element("p", exact)])
 
 

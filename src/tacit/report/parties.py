@@ -4,24 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tacit.core import Method
-from tacit.pieces.mechanisms import (
-    ByImportance,
-    CentralGaussian,
-    DistributedGaussian,
-    DistributedLaplace,
-    MetricLaplace,
-    NbaflGaussian,
-)
+from tacit.report.disclosures import client_noise
 from tacit.report.markup import Html, element
 
 _WIDTH, _HEIGHT, _GAP, _LINE = 208, 104, 96, 18  # of a box, between two, and of a line of text
-CLIENT_NOISE = {  # what a client does to its update before sending it
-    DistributedGaussian: "adds a share of the noise",
-    DistributedLaplace: "adds a share of the noise",
-    NbaflGaussian: "adds noise",
-    ByImportance: "adds noise",
-    MetricLaplace: "adds noise",
-}
 
 
 @dataclass(frozen=True)
@@ -41,20 +27,19 @@ class Party:
     secret: bool = False
 
 
-def parties_of(method: Method, clients: int) -> list[Party]:
-    """The parties, in the order of a round."""
-    noise = CLIENT_NOISE.get(type(method.mechanism), "")
+def parties_of(method: Method, clients: int, word: str = "client") -> list[Party]:
+    """The parties, in the order of a round; `word`: what a client is called."""
     result = "sums" if method.trainer.sends == "terms" else "model"
     sends = {"server": ("update",), "enclave": ("encrypted", "update"), "nobody": ("update", "under a pad")}
     observer = method.channel.messages_seen_by
     first = Party(
-        f"{clients:,} clients",
-        ["each sees its own data", *([noise] if noise else ["adds no noise"]), f"and receives the {result}"],
+        f"{clients:,} {word}{'s' * (clients != 1)}",
+        ["each sees its own data", client_noise(method), f"and receives the {result}"],
         sends.get(observer, ("message",)),
         secret=True,
     )
-    sums = ["adds the noise"] if isinstance(method.mechanism, CentralGaussian) else []
-    noisy = "with noise" if method.terms.changes_rows else "without noise"
+    sums = ["adds the noise"] if "sum" in method.terms.noise_from else []
+    noisy = "with noise" if method.terms.noise_from else "without noise"
     last = Party("Recipients", [f"see the {result}", "after every round", noisy])
     blind = Party("Server", ["sees only the sum", f"updates the {result}"], (result,))
     if observer == "enclave":

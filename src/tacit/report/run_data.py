@@ -18,11 +18,11 @@ from tacit.errors import RunError, TacitError
 from tacit.privacy.guarantee import Guarantee, LeakageGuarantee
 from tacit.privacy.leakage import LeakageAccounting
 from tacit.runs import guarantee_file
-from tacit.runs.analyses import read_result
+from tacit.runs.analyses import read_result, result_of_run
 from tacit.runs.bandwidth import Bandwidth
 from tacit.runs.directory import GUARANTEE, MANIFEST, read_manifest, read_rounds
 from tacit.runs.manifest import Manifest
-from tacit.runs.run import final_metrics, guarantees_of
+from tacit.runs.run import Run, final_metrics, guarantees_of
 
 ERRORS = ("loss", "rmse")  # metrics for which less is better
 MAX_FOLDERS = 10_000  # that are searched for runs
@@ -39,6 +39,7 @@ class RunData:
         reports: its rounds.
         method: the method, with its noise; None if its pieces are not Tacit's own, or of another version.
         stored: the guarantees that the run wrote when it finished, by unit; empty: none.
+        memory: the run itself, if it was not read from files.
     """
 
     path: Path
@@ -46,6 +47,7 @@ class RunData:
     reports: tuple[Report, ...]
     method: Method | None
     stored: Mapping[Unit, Guarantee | LeakageGuarantee] = field(default_factory=dict)
+    memory: Run | None = None
 
     @classmethod
     def read(cls, path: Path) -> Self:
@@ -53,6 +55,17 @@ class RunData:
         manifest = read_manifest(path)
         stored, method = guarantee_file.read(path / GUARANTEE), manifest.method.read()
         return cls(path=path, manifest=manifest, reports=read_rounds(path), method=method, stored=stored)
+
+    @classmethod
+    def of(cls, run: Run) -> Self:
+        """A run in memory."""
+        manifest = replace(run.spec.manifest, status="finished" if run.ended else "interrupted")
+        ledger = run.charged_ledger
+        manifest = manifest if ledger is None else replace(manifest, ledger=ledger.head)
+        path = run.directory or Path("run")
+        return cls(
+            path=path, manifest=manifest, reports=run.history, method=run.spec.method, stored=run.guarantees, memory=run
+        )
 
     @property
     def name(self) -> str:
@@ -82,7 +95,9 @@ class RunData:
     @cached_property
     def result(self) -> Result | None:
         """The result of a finished analysis; None: it is no analysis, or not finished."""
-        return read_result(self.path, self.method)
+        if self.memory is None:
+            return read_result(self.path, self.method)
+        return result_of_run(self.memory) if self.is_analysis and self.memory.ended else None
 
     @property
     def epsilon(self) -> float | None:
@@ -135,6 +150,7 @@ class RunData:
             LeakageAccounting.of(method, task.parameters, task.clients, self.reports),
             not_covered=task.not_covered,
             seeded=self.manifest.randomness == "seeded",
+            sites=() if self.manifest.federation is None else self.manifest.federation.sites,
         )
 
     def _so_far(self, unit: Unit, guarantee: Guarantee | LeakageGuarantee) -> Guarantee | LeakageGuarantee:
@@ -150,14 +166,43 @@ class RunData:
 
     @property
     def shows_clients(self) -> bool:
-        """Whether participation may be shown: not if ε assumes that it is secret."""
-        guarantee = self.guarantee
+        """Whether participation may be shown: not if the ε of clients assumes that it is secret."""
+        guarantee = self.guarantees.get(Unit.CLIENT)
         return not (isinstance(guarantee, Guarantee) and guarantee.amplified)
+
+    @property
+    def word(self) -> str:
+        """What a client of this run is called."""
+        return "client" if self.manifest.federation is None else "site"
+
+    def name_of(self, client: int) -> str:
+        """A client by its name, if it is a site, or by its number."""
+        federation = self.manifest.federation
+        known = federation is not None and 0 <= client < len(federation.sites)
+        return federation.sites[client] if federation is not None and known else f"{self.word} {client}"
+
+    @property
+    def cohort(self) -> int | None:
+        """The number of clients in a round, as expected; None: it does not follow from the manifest."""
+        population = self.manifest.task.clients
+        if self.method is None:
+            return None
+        try:
+            return round(self.method.sampler.sampling(population, 0).mean_cohort(population))
+        except TacitError:  # a cohort larger than the population
+            return None
+
+    @property
+    def is_analysis(self) -> bool:
+        """Whether it answers a question about tables instead of training a model."""
+        return self.method is not None and self.method.trainer.sends == "terms"
 
     @property
     def command(self) -> str | None:
         """The command that repeats the run; None if it was started from Python."""
         manifest = self.manifest
+        if manifest.federation is not None:
+            return "tacit federation run plan.toml"
         if manifest.method.args is None or manifest.task.args is None:
             return None
         words = ["tacit", "run", manifest.method.name, "--task", manifest.task.name]

@@ -135,6 +135,29 @@ class TaskEntry:
 
 
 @dataclass(frozen=True, kw_only=True)
+class FederationEntry:
+    """The federation of a run, as its server knows it.
+
+    Attributes:
+        plan: the digest of the plan, which names everything that sites accept.
+        sites: the names of the enrolled sites, in the order of their numbers.
+        keys: their public keys.
+        server: that of the server.
+        records: the fewest records, or persons, that any site has, as the plan declares; 0: not declared.
+        min_cohort: the fewest sites with which a round ends.
+        evaluate_every: rounds between evaluations on the sites' held-out data; 0: never.
+    """
+
+    plan: str
+    sites: tuple[str, ...]
+    keys: tuple[str, ...]
+    server: str
+    records: int
+    min_cohort: int
+    evaluate_every: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class Manifest:
     """What was run. Two runs with seeded noise whose manifests differ only in status and ledger give the same results.
 
@@ -142,6 +165,7 @@ class Manifest:
     simulation with reproducible noise, which protects against nobody who knows the seed. `key` is the digest of the
     run's secret key, which reveals nothing of it; empty if the noise is seeded. `ledger` is
     the head of the privacy ledger when the manifest was last written, to detect a ledger that was rolled back since.
+    `federation` describes the sites of a run between sites; None: it is a simulation.
     """
 
     method: MethodEntry
@@ -157,6 +181,7 @@ class Manifest:
     format: int = MANIFEST_FORMAT
     status: Status = "running"
     ledger: LedgerHead | None = None
+    federation: FederationEntry | None = None
 
     @property
     def run(self) -> str:
@@ -176,6 +201,8 @@ class Manifest:
         manifest = read_json(content, cls, source, version=MANIFEST_FORMAT)
         if not data_key.key_name(manifest.task.data):  # else, whoever knows all rows but one could test the last
             raise source.problem(f"Expected data of {source.label} to be a digest with a key, got another text.")
+        if manifest.federation is not None and len(manifest.federation.sites) != manifest.task.clients:
+            raise source.problem(f"Expected as many sites as clients in {source.label}.")
         try:
             manifest.method.canonical  # noqa: B018, which is computed here
         except ValueError:
@@ -196,8 +223,8 @@ class Manifest:
     def check_same(self, other: "Manifest", path: Path) -> None:
         """Raise `RunError` unless the other manifest describes the same run, however method and task were made."""
         mine, theirs = self._decisive(), other._decisive()
-        for name in mine:
-            if mine[name] == theirs[name]:
+        for name in mine | theirs:
+            if mine.get(name) == theirs.get(name):
                 continue
             if name == "task" and replace(self.task, data=other.task.data) == other.task:
                 self._check_data_key(path)
@@ -212,7 +239,7 @@ class Manifest:
                     "Give the same, or start a new run."
                 )
             raise RunError(
-                f"The run in {path} has another {name}: {mine[name]}, not {theirs[name]}. "
+                f"The run in {path} has another {name}: {mine.get(name)}, not {theirs.get(name)}. "
                 "Give the same, or start a new run."
             )
 
@@ -235,6 +262,7 @@ class Manifest:
             "evaluate_every": self.evaluate_every,
             "randomness": self.randomness,
             "waves": self.waves,
+            **({} if self.federation is None else {"plan": self.federation.plan}),
         }
 
 

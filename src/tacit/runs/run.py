@@ -25,9 +25,10 @@ from tacit.privacy.leakage import LeakageAccounting
 from tacit.privacy.ledger_head import LedgerUse
 from tacit.runs.bandwidth import Bandwidth, Savings
 from tacit.runs.fitting import describe_descent, fit_defaults, fit_task
-from tacit.runs.manifest import Manifest, MethodEntry, TaskEntry, versions
+from tacit.runs.manifest import FederationEntry, Manifest, MethodEntry, TaskEntry, versions
 from tacit.runs.model_export import ExportedModel, choose_model, encoding_beside, form_of
 from tacit.runs.predict import predict_rows
+from tacit.runs.presentation import as_html, as_text, presenter, rows_of
 from tacit.runs.probing import check_declared
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ SEEDED = (
 )
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class RunSpec:
     """Everything that determines a run's result. Noise that depends on a budget is calibrated here.
 
@@ -54,6 +55,7 @@ class RunSpec:
         waves: whether a simulation trains clients in waves that fit the cache (`fitting`), or a `single` one at a time.
         args: the arguments of the method's factory, if the method was made by name.
         task_args: the same for the task.
+        federation: the sites between which it runs; None: a simulation.
     """
 
     method: Method
@@ -65,6 +67,7 @@ class RunSpec:
     waves: Waves = "fitting"
     args: Options | None = None
     task_args: Options | None = None
+    federation: FederationEntry | None = None
 
     def __post_init__(self) -> None:
         advice = "Make one by name: tacit.methods.fedavg(rounds=100)."
@@ -88,6 +91,9 @@ class RunSpec:
         object.__setattr__(self, "task", replace(task, notes=(*task.notes, *describe_descent(method))))
         within = population.client_units if any(unit.within_client for unit in method.terms.uncalibrated) else None
         object.__setattr__(self, "method", calibrate_method(method, len(population), within))
+
+    def __repr__(self) -> str:
+        return f"RunSpec(method={self.method.name!r}, task={self.task!r}, seed={self.seed}, {self.randomness!r})"
 
     @cached_property
     def simulation(self) -> Simulation:
@@ -119,6 +125,7 @@ class RunSpec:
             caveat=self.method.channel.caveat,
             randomness=self.randomness,
             waves=self.waves,
+            federation=self.federation,
         )
 
 
@@ -145,7 +152,7 @@ class Sparsity:
     held: int
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Run:
     """A run so far.
 
@@ -241,6 +248,25 @@ class Run:
             min(self._adapted, key=lambda model: float(loss.from_mean(loss.per_sample(model(x), y).double().mean())))
         )
 
+    def __repr__(self) -> str:
+        return as_text("Run", rows_of(self))
+
+    def _repr_html_(self) -> str:
+        return as_html("Run", rows_of(self))
+
+    def plot(self) -> Any:
+        """A picture of metrics and ε over rounds: notebooks show it, `save(path)` writes it; needs `tacit-fl[plot]`."""
+        return presenter().plot(self)
+
+    def report(self, path: Path | str | None = None) -> Path:
+        """Write the page of the run, as `tacit report` does; returns its file.
+
+        Args:
+            path: the file; None: `report.html` in the run's directory or, if it has none, in the current folder.
+        """
+        written: Path = presenter().write_page(self, None if path is None else Path(path))
+        return written
+
     @cached_property
     def bytes(self) -> Bandwidth:
         """The bandwidth report of all rounds."""
@@ -274,6 +300,7 @@ class Run:
             self.leakage,
             not_covered=spec.task.not_covered,
             seeded=spec.randomness == "seeded",
+            sites=() if spec.federation is None else spec.federation.sites,
         )
 
     @property
@@ -391,6 +418,7 @@ def guarantees_of(
     *,
     not_covered: Sequence[str] = (),
     seeded: bool = False,
+    sites: Sequence[str] = (),
 ) -> dict[Unit, AnyGuarantee]:
     """What is proved about each unit that the method adds noise for, after these rounds.
 
@@ -402,6 +430,7 @@ def guarantees_of(
         leakage: the leakage of clients (d-privacy); None: the method has no such accounting.
         not_covered: further limits, from the task.
         seeded: whether cohorts and noise derive from the seed.
+        sites: the names of the clients, in a federation.
     """
     caveats = (SEEDED if seeded and method.terms.adds_noise else "", method.channel.caveat)
 
@@ -411,7 +440,9 @@ def guarantees_of(
             return leakage_guarantee.with_limits(*not_covered)
         if unit in charges:
             host = "" if unit.within_client else _host_of_enclave(method, len(charges[unit].units.sizes))
-            return charges[unit].guarantee(history).with_limits(*not_covered, host)
+            proved = charges[unit].guarantee(history).with_limits(*not_covered, host)
+            worst = proved.worst_client
+            return proved if worst is None or not sites else replace(proved, worst_name=sites[worst])
         reason = method.terms.prices[Unit.RECORD if unit.within_client else unit].reason
         return Guarantee.none(reason or "nothing was charged", len(history), unit)
 

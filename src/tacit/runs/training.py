@@ -17,6 +17,7 @@ from tacit.core.worker_choice import Waves, Workers
 from tacit.data import Task
 from tacit.errors import RunError, StorageError, UserError, expect
 from tacit.runs.directory import TABLE, RunDirectory
+from tacit.runs.presentation import in_notebook, show_progress
 from tacit.runs.round_logs import RoundLog, log_rounds, rounds_csv
 from tacit.runs.rounds import (
     RoundSource,
@@ -45,6 +46,7 @@ def train(
     waves: Waves = "fitting",
     on_round: Callable[[State, Report], object] | None = None,
     logs: Sequence[RoundLog] = (),
+    progress: bool | None = None,
 ) -> Run:
     """Train a task's model with a method, for the method's number of rounds.
 
@@ -67,6 +69,7 @@ def train(
             can be resumed. No guarantee covers what it decides by the clients' data.
         logs: where every round is written, too: `TensorBoardLog()`, `MlflowLog()`, or your own. A log that fails gives
             a warning, and training goes on.
+        progress: whether to write the progress to standard error; None: in a notebook.
 
     Returns:
         The finished run, with `model`, `history`, `bytes`, `privacy`, `state` and `directory`. A method with a budget
@@ -92,7 +95,8 @@ def train(
     )
     directory, shared = (None if path is None else Path(path) for path in (out, ledger))
     follower = follow(spec, workers=workers, out=directory, resume=resume, ledger=shared)
-    with closing(log_rounds(follower, logs, directory)) as steps:
+    shown = show_progress(follower) if (in_notebook() if progress is None else progress) else follower
+    with closing(log_rounds(shown, logs, directory)) as steps:
         if on_round is None:
             (run,) = deque(steps, maxlen=1)
             return run

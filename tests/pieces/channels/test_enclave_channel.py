@@ -87,7 +87,7 @@ def test_central_noise_is_added_inside() -> None:
     assert used.channel.messages_seen_by == "enclave"
     seen = who_sees(used)
     assert "only what the enclave releases" in seen["the server"]
-    assert "ciphertext" in seen["with Enclave"]
+    assert "ciphertext" in seen["the host of the enclave"]
     with pytest.raises(CompositionError, match="reveals only their sum"):
         replace(used, channel=tacit.pieces.IdealSum())
 

@@ -143,9 +143,13 @@ def test_bytes_are_payload_and_overhead() -> None:
 
 
 def test_the_card_declares_what_is_tolerated() -> None:
-    assert SecureSum(corrupt=0.05, dropout=0.1, level="semi_honest").tolerates == (
+    assert SecureSum(corrupt=0.05, dropout=0.1, level="semi_honest").tolerates() == (
         "up to 5% of a cohort may collude with the server, and up to 10% may drop out in any phase. "
-        "In a cohort of 100, each client shares its secrets with 26 others, and 7 shares recover a secret"
+        "In a cohort of 100, each shares its secrets with 26 others, and 7 shares recover a secret"
+    )
+    assert SecureSum(corrupt=0.25, dropout=0.25).tolerates(8) == (
+        "in a round of 8, up to 2 may collude with the server, and up to 2 may drop out. "
+        "Each shares its secrets with 7 others, and 6 shares recover a secret"
     )
     card = tacit.card("fl-top-dp")
     assert "may collude" in card.sees["tolerated"]

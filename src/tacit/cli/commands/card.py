@@ -17,10 +17,13 @@ def run(args: argparse.Namespace) -> int:
 def _lines(card: Card) -> Iterator[str]:
     yield card.name
     yield f"  {card.summary}"
-    tables = {"Pieces": card.pieces, "Who sees what": card.sees, "Arguments and their defaults": card.args}
+    tables = {"Pieces": card.pieces, "Who sees what": card.sees}
     for title, table in tables.items():
         width = max(map(len, table), default=0)
         yield from ("", title, *(f"  {key:<{width}}  {value}" for key, value in table.items()))
+    yield from ("", "Arguments and their defaults")
+    for name, value in card.args.items():
+        yield from (f"  {name} = {value}", f"      {card.explanations.get(name, '')}".rstrip())
     yield from ("", "Accounted release per round", f"  {card.event}")
     yield from ("", "Guarantee", f"  {card.guarantee}")
     if card.nominal:

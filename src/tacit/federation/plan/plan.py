@@ -56,10 +56,10 @@ from tacit.federation.plan.analysis import SUM_MODEL_NAME, analysis_method, anal
 from tacit.federation.plan.directory import Directory, read_directory
 from tacit.federation.plan.encoded_columns import check_encoding, table_model
 from tacit.federation.plan.entry_points import NO_CODE, AllowedCode
-from tacit.pieces.servers import RecordDescent
 from tacit.protocols import crypto
 from tacit.runs.experiment import flat_args
 from tacit.runs.fitting import Sizes, fit_descent
+from tacit.runs.manifest import FederationEntry
 from tacit.runs.run import RunSpec, calibrate_method, check_draws_persons
 
 FORMAT = 3
@@ -295,6 +295,19 @@ class FederationPlan:
         """32 bytes that identify the plan to all parties."""
         return _digest(self.canonical)
 
+    @property
+    def entry(self) -> FederationEntry:
+        """The federation in the manifest of a run."""
+        return FederationEntry(
+            plan=self.digest.hex(),
+            sites=self.directory.names,
+            keys=tuple(key.hex() for key in self.directory.by_number.values()),
+            server=self.directory.server.hex(),
+            records=self.records,
+            min_cohort=self.min_cohort,
+            evaluate_every=self.evaluate_every,
+        )
+
     @cached_property
     def method(self) -> Method:
         """The method as sites run it, with its noise; raises `UserError` if it cannot run between them."""
@@ -320,16 +333,10 @@ class FederationPlan:
 
     def _fit(self, method: Method) -> Method:
         """The method with the settings that follow from public sizes: those of the plan."""
-        server = method.server
-        if not isinstance(server, RecordDescent):
+        if not method.server.follows_sizes:
             return method
-        if server.size is None:
-            raise UserError(
-                f"Expected the mean number of a site's {self.unit}s, by which {self.method_name} divides sums and "
-                "chooses its rounds. Give the plan args = { size = … }."
-            )
         model = None if self.has_own_model else table_model(self.model, self.model_args, self.encoding)
-        return fit_descent(method, Sizes(self.population, server.size), model, self.encoding, self.loss_record)
+        return fit_descent(method, Sizes(self.population, None), model, self.encoding, self.loss_record)
 
     @cached_property
     def channel(self) -> FederatedChannel:
@@ -427,6 +434,7 @@ class FederationPlan:
             evaluate_every=max(self.evaluate_every, 1),
             args=self.args,
             randomness=randomness,
+            federation=self.entry,
         )
         try:
             _ = spec.simulation.initial_state

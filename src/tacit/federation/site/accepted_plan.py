@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from tacit.core import ClientKeys, ClientMemory, Key, files
 from tacit.core.client_half import ClientHalf
+from tacit.core.event_metrics import count_cells
 from tacit.core.keys import RunKeys
 from tacit.core.losses import best_outputs
 from tacit.core.serialization import HexBytes, Source, read_json
@@ -226,4 +227,6 @@ class AcceptedPlan:
             outputs = best_outputs(loss, torch.stack(stack), y, None)
             losses = float(loss.per_sample(outputs, y).double().sum())
             accuracy = loss.metrics(outputs, y).get("accuracy")
-        return HeldOut(losses, -1 if accuracy is None else round(accuracy * len(y)), len(y))
+            event = None if self.plan.method.terms.adds_noise else loss.logits(outputs, y)
+        cells = () if event is None else tuple(count_cells(*event).flatten().tolist())
+        return HeldOut(losses, -1 if accuracy is None else round(accuracy * len(y)), len(y), cells)

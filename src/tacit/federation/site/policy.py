@@ -327,7 +327,8 @@ def reveals(plan: FederationPlan, allow: SitePolicy | None = None) -> Iterator[s
         how = "as a sum over all sites" if channel.sums_metrics else "of every site"
         sends = allow is None or allow.allows_metrics(channel)
         refused = "" if sends else " This site sends none (metrics)."
-        yield f"The server learns loss, accuracy and number of held-out samples {how}, without noise.{refused}"
+        counts = "" if plan.method.terms.adds_noise else ", and of two classes how many samples have which score,"
+        yield f"The server learns loss, accuracy and number of held-out samples{counts} {how}, without noise.{refused}"
     yield "Nobody can be kept from taking part badly or not at all: availability and poisoning are not covered."
 
 

@@ -76,12 +76,22 @@ class Enclave(Channel):
     def caveat(self) -> str:
         return "" if self.hardware else SIMULATED
 
-    @property
-    def tolerates(self) -> str:
+    def tolerates(self, cohort: int | None = None) -> str:
+        colluding = f"{self.colluding:.0%} of the clients of a cohort"
+        if cohort is not None:
+            colluding = f"{ceil(self.colluding * cohort - 1e-9)} of a cohort of {cohort}"
         return (
-            f"{self.colluding:.0%} of the clients of a cohort may collude with the host: a sum is released only if at "
+            f"{colluding} may collude with the host: a sum is released only if at "
             f"least {self.min_clients} others contribute to it"
         )
+
+    def discloses(self, cohort: int | None = None) -> Mapping[str, str]:
+        attacker = "whoever breaks the enclave's hardware, or observes its memory accesses"
+        return {
+            "the host of the enclave": "ciphertext, its length and time, and who takes part",
+            "the enclave": "every message",
+            **({attacker: "possibly every message"} if self.hardware else {"the operator of this simulation": "all"}),
+        }
 
     def contributors(self, cohort: int) -> int:
         """How many clients of a cohort must contribute, so that enough of them are honest."""

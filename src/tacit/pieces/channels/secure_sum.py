@@ -99,14 +99,27 @@ class SecureSum(Channel):
         whole(1, MAX_EPOCH, epoch=self.epoch)
         positive(value_range=self.value_range)
 
-    @property
-    def tolerates(self) -> str:
-        graph = self.parameters_for(100).graph(100)
+    def tolerates(self, cohort: int | None = None) -> str:
+        if cohort is None:
+            return (
+                f"up to {self.corrupt:.0%} of a cohort may collude with the server, and up to {self.dropout:.0%} may "
+                f"drop out in any phase. In a cohort of 100, {self._graph_in_words(100)}"
+            )
+        losses = cohort - self.parameters_for(max(cohort, MIN_COHORT)).min_survivors
         return (
-            f"up to {self.corrupt:.0%} of a cohort may collude with the server, and up to {self.dropout:.0%} may drop "
-            f"out in any phase. In a cohort of 100, each client shares its secrets with {graph.degree} others, and "
-            f"{graph.threshold} shares recover a secret"
+            f"in a round of {cohort}, up to {int(self.corrupt * cohort)} may collude with the server, and up to "
+            f"{max(losses, 0)} may drop out. {self._graph_in_words(cohort).capitalize()}"
         )
+
+    def discloses(self, cohort: int | None = None) -> Mapping[str, str]:
+        return {
+            "the server": "who takes part, who drops out, and the seeds of noise beyond what is needed",
+            "clients that share secrets": "one share of each secret of the other's",
+        }
+
+    def _graph_in_words(self, cohort: int) -> str:
+        graph = self.parameters_for(max(cohort, MIN_COHORT)).graph(max(cohort, MIN_COHORT))
+        return f"each shares its secrets with {graph.degree} others, and {graph.threshold} shares recover a secret"
 
     @property
     def streams(self) -> bool:

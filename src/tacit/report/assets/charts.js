@@ -50,13 +50,23 @@ const tacit = (() => {
     return spec.x.length ? `Round ${spec.x[last]}: ${parts.join(", ")}` : "No rounds yet";
   }
 
+  // The limits of the axis: from zero, or around the values, with the span that the page asks for.
+  function limits(spec, low, high) {
+    if (spec.zero) return [0, (high || 1) * 1.06];
+    if (low === null || low === undefined) return [0, 1];
+    const missing = Math.max((spec.span || 0) - (high - low), 0);
+    const margin = 0.05 * Math.max(high - low, spec.span || 0) || 0.05 * Math.abs(high) || 1;
+    const below = low >= 0 ? Math.min(missing / 2, low) : missing / 2;
+    return [low >= 0 ? Math.max(low - below - margin, 0) : low - below - margin, high + missing - below + margin];
+  }
+
   function options(spec, figure, width) {
     const format = written(spec);
     const axis = { stroke: () => colour("--quiet"), font: "12px system-ui, sans-serif", ticks: { show: false } };
     const grid = { stroke: () => colour("--grid"), width: 1 };
     const line = (each) => ({
       label: each.name || "", stroke: () => colour(each.colour), width: each.faint ? 0 : 2, spanGaps: true,
-      dash: each.dash ? [6, 5] : undefined, points: { show: spec.x.length < 3 && !each.faint, size: 6 },
+      dash: each.dash ? [6, 5] : undefined, points: { show: !each.faint && each.y.filter((value) => value !== null).length < 3, size: 6 },
     });
     const bands = [];
     spec.lines.forEach((each, i) => {
@@ -65,7 +75,7 @@ const tacit = (() => {
     return {
       width, height: 220, legend: { show: false }, bands,
       cursor: { y: false, drag: { x: true, y: false }, points: { size: 7 } },
-      scales: { x: { time: false }, y: spec.zero ? { range: (_, low, high) => [0, (high || 1) * 1.06] } : {} },
+      scales: { x: { time: false }, y: { range: (_, low, high) => limits(spec, low, high) } },
       axes: [
         { ...axis, grid: { show: false }, size: 30, space: 60, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 100000] },
         { ...axis, grid, size: 62, values: (_, ticks) => ticks.map((tick) => format(tick)) },
