@@ -117,7 +117,7 @@ SEEN: dict[str, dict[str, object]] = {
     "dp-sgd": {"noise": 1.0, "epsilon": "none"},
     "geyer": {"noise": 1.0},
 }
-HIDDEN = [(clients, factor) for clients in (8, 20) for factor in (0.0, 1.0, 2.0, 4.0, 20.0, 100.0)]
+HIDDEN = [(clients, factor) for clients in (8, 20) for factor in (0.0, 1.0, 2.0, 4.0, 20.0, 100.0, 1000.0)]
 
 
 def mean_of(outcomes: list[Outcome], case: str, clients: int, factor: float) -> Outcome:
@@ -164,4 +164,4 @@ def test_what_one_client_can_do_through_secure_sum(monkeypatch, clients, factor)
     method = method_of("dp-fedsgd", clients, rounds=2 * ROUNDS, noise=1.0, budget="none")
     runs = [attacked(monkeypatch, method, clients, factor, seed) for seed in SEEDS]
     got = mean_of(runs, "dp-fedsgd", clients, factor)
-    assert (got.dropped > 0) == (factor == 100.0)
+    assert (got.dropped == 3 * len(SEEDS)) == (factor == 1000.0)

@@ -9,7 +9,7 @@ import tacit
 import zoo
 from tacit.core import DenseRows, Key, Messages, Method, Round, State
 from tacit.core.client_half import make_messages
-from tacit.core.lengths import ABSURD, OUTLIER, ROW_LENGTH, remember_length, row_limit, shorten_outliers
+from tacit.core.lengths import ABSURD, OUTLIER, row_limit, shorten_outliers
 from tacit.core.neutral import Plain
 from tacit.engine import worker
 from tacit.pieces.channels import Enclave, IdealSum
@@ -28,33 +28,29 @@ def stack(*rows: list[float]) -> Messages:
 
 def test_a_row_of_usual_length_stays_as_it_is() -> None:
     sent = stack([1.0, 0, 0], [0, 1.0, 0], [0, 0, OUTLIER])
-    assert shorten_outliers(FEDAVG, sent, STATE) == (sent, 1.0)
+    assert shorten_outliers(FEDAVG, sent, STATE) is sent
 
 
 @pytest.mark.parametrize(("length", "left"), [(2.1, 1.0), (ABSURD, 1.0), (ABSURD + 0.1, 0.0), (1e20, 0.0)])
 def test_a_longer_one_counts_as_much_as_others_or_nothing(length: float, left: float) -> None:
     sent = stack([1.0, 0, 0], [0, 1.0, 0], [0, 0, length])
-    shortened, usual = shorten_outliers(FEDAVG, sent, STATE)
-    assert usual == 1.0
+    shortened = shorten_outliers(FEDAVG, sent, STATE)
     assert shortened.rows.dense().tolist() == [[1, 0, 0], [0, 1, 0], [0, 0, pytest.approx(left)]]
-    assert shorten_outliers(FEDAVG, shortened, STATE)[0] is shortened
+    assert shorten_outliers(FEDAVG, shortened, STATE) is shortened
 
 
 def test_nothing_is_shortened_where_most_rows_are_zero() -> None:
     """No length is usual there."""
     sent = stack([0.0, 0, 0], [0, 0, 0], [0, 0, 9])
-    assert shorten_outliers(FEDAVG, sent, STATE) == (sent, None)
+    assert shorten_outliers(FEDAVG, sent, STATE) is sent
 
 
-def test_what_is_usual_grows_slowly() -> None:
-    """A round with few rows can be a liar's."""
-    state = remember_length(FEDAVG, STATE, 1.0)
-    assert [float(remember_length(FEDAVG, state, usual).memory[ROW_LENGTH]) for usual in (0.1, 1.5, 50.0)] == [
-        0.1,
-        1.5,
-        2,
+def test_a_round_may_have_other_lengths_than_the_one_before() -> None:
+    """As when clients begin to prune: what is usual is the median of the same round."""
+    assert shorten_outliers(FEDAVG, stack([9.0, 0, 0], [0, 9.0, 0]), replace(STATE, round=1)).rows.norms().tolist() == [
+        9,
+        9,
     ]
-    assert remember_length(replace(FEDAVG, channel=Enclave()), STATE, 1.0) is STATE
 
 
 @pytest.mark.parametrize("channel", [Plain(), Enclave()])
@@ -62,16 +58,14 @@ def test_whole_weights_are_as_long_as_they_move_the_model(channel) -> None:
     """An enclave does not know the model, but where most clients' weights are."""
     method, about = replace(MODELS, channel=channel), 5.0 if isinstance(channel, Plain) else 6.0
     sent = stack([6.0, 0, 0], [6.0, 0.1, 0], [6.0, 0, 0.1], [5.0, 0, 0], [6.0, 0, 500.0])
-    shortened, usual = shorten_outliers(method, sent, STATE)
-    assert usual is not None
-    assert usual < 1.1
+    shortened = shorten_outliers(method, sent, STATE)
     assert torch.equal(shortened.rows.dense()[:3], sent.rows.dense()[:3])
     assert shortened.rows.dense()[4].tolist() == [about, 0.0, 0.0]
 
 
 def test_the_nearest_of_several_hypotheses_is_the_model() -> None:
     state = replace(STATE, weights=torch.tensor([[5.0, 0, 0], [-5.0, 0, 0]]))
-    shortened, _ = shorten_outliers(MODELS, stack([5.0, 1, 0], [-5.0, 1, 0], [-5.0, 20, 0]), state)
+    shortened = shorten_outliers(MODELS, stack([5.0, 1, 0], [-5.0, 1, 0], [-5.0, 20, 0]), state)
     assert shortened.rows.dense().tolist() == [[5, 1, 0], [-5, 1, 0], [-5, 0, 0]]
 
 
@@ -87,13 +81,13 @@ def test_the_nearest_of_several_hypotheses_is_the_model() -> None:
 def test_where_rows_have_another_bound_none_is_shortened(method: Method) -> None:
     sent = stack([1.0, 0, 0], [0, 1.0, 0], [0, 0, 9])
     assert not method.shortens
-    assert shorten_outliers(method, sent, STATE) == (sent, None)
+    assert shorten_outliers(method, sent, STATE) is sent
 
 
 @pytest.mark.parametrize("channel", [Plain(), Enclave()], ids=["Plain", "Enclave"])
 @pytest.mark.parametrize("factor", [5.0, 50.0])
 def test_a_client_that_scales_its_row_up_moves_the_model_as_one(monkeypatch, channel, factor) -> None:
-    """In every round, the first one included, whose waves are trained again; and for any number of workers."""
+    """In every round, whose waves are trained again."""
     method = replace(FEDAVG, channel=channel)
 
     def hostile(*args) -> Messages:
@@ -108,7 +102,6 @@ def test_a_client_that_scales_its_row_up_moves_the_model_as_one(monkeypatch, cha
     monkeypatch.undo()
     moved, other = (run.state.weights - run.spec.simulation.initial_state.weights for run in (honest, lied))
     assert float((moved - other).norm()) < 0.5 * float(moved.norm())
-    assert (ROW_LENGTH in lied.state.memory) == isinstance(channel, Plain)
 
 
 def test_an_honest_run_is_bitwise_that_without_a_limit() -> None:

@@ -38,7 +38,6 @@ def scaled_up(messages: Messages, factor: float) -> Messages:
 @pytest.mark.parametrize("factor", [-3.0, 20.0])
 @pytest.mark.parametrize("name", ["fedavg", "ifca"])
 def test_a_scaled_update_is_the_same_in_both(tmp_path: Path, monkeypatch, name: str, factor: float) -> None:
-    """Also in the second round, whose rows are compared with the length of the first one's."""
     consortium = Consortium.at(tmp_path, SITES)
     plan = consortium.plan(name, args={"rounds": 3, "cohort": SITES})
     consortium.accept(plan)

@@ -8,8 +8,8 @@
 | neither | is longer than twice the median of its round: it is shortened to the median; beyond 8 times, to nothing |
 
 A row of whole weights is as long as its distance from the model: from the nearest hypothesis, or, for an enclave, which
-does not know the model, from the median of the round's rows in each coordinate. Where a simulation sums waves as they
-arrive, the median is that of the round before; only in the first round it is that of the round itself.
+does not know the model, from the median of the round's rows in each coordinate. A simulation that sums waves as they
+arrive trains the waves of a round with outliers a second time.
 
 Where clients add their own noise, or nobody clips, this is post-processing of messages that are private by themselves
 or not at all.
@@ -24,11 +24,9 @@ from torch import Tensor
 
 from tacit.core.method import Method
 from tacit.core.rows import DenseRows, Rows
-from tacit.core.state import SERVER, Messages, Round, State
+from tacit.core.state import Messages, Round, State
 
 OUTLIER, ABSURD = 2.0, 8.0  # times the median: a longer row is shortened to the median, or to nothing
-ROW_LENGTH = SERVER + "length of rows"  # their median in the last round, where waves are summed as they arrive
-_SLACK = 1 + 1e-6  # rounding of a row that was shortened before
 
 
 def row_limit(method: Method, messages: Messages, state: State, now: Round) -> float:
@@ -50,30 +48,13 @@ def usual_length(lengths: Sequence[float]) -> float | None:
     return median if median > 0 else None
 
 
-def previous_length(method: Method, state: State) -> float | None:
-    """The usual length of rows if it is known before the round, because waves are summed as they arrive."""
-    return float(state.memory[ROW_LENGTH]) if method.streams and ROW_LENGTH in state.memory else None
-
-
-def remember_length(method: Method, state: State, usual: float | None) -> State:
-    """The state with the usual length of this round's rows, at most twice that of the round before.
-
-    A round with few rows can be a liar's: without this limit, it could say what is usual in the next.
-    """
-    if usual is None or not method.streams:
-        return state
-    before = previous_length(method, state)
-    length = usual if before is None else min(usual, OUTLIER * before)
-    return replace(state, memory=state.memory_with(ROW_LENGTH, torch.tensor(length, dtype=torch.float64)))
-
-
 def shorten(method: Method, messages: Messages, state: State, usual: float | None) -> Messages:
     """The messages, with outliers shortened; unchanged if there are none."""
     if usual is None or not method.shortens:
         return messages
     moves, start = _moves(method, messages.rows, state)
     lengths = moves.norms().double() / usual
-    long = lengths > OUTLIER * _SLACK
+    long = lengths > OUTLIER
     if not bool(long.any()):
         return messages
     factors = torch.where(lengths > ABSURD, 0.0, torch.where(long, 1 / lengths, 1.0))
@@ -83,12 +64,11 @@ def shorten(method: Method, messages: Messages, state: State, usual: float | Non
     return replace(messages, rows=DenseRows(torch.where(long[:, None], shortened, messages.rows.dense())))
 
 
-def shorten_outliers(method: Method, messages: Messages, state: State) -> tuple[Messages, float | None]:
-    """All messages of a round, with outliers shortened, and their usual length before; None: nothing is shortened."""
+def shorten_outliers(method: Method, messages: Messages, state: State) -> Messages:
+    """All messages of a round, with outliers shortened; unchanged if there are none."""
     if not method.shortens:
-        return messages, None
-    usual, known = usual_length(row_lengths(method, messages, state).tolist()), previous_length(method, state)
-    return shorten(method, messages, state, usual if known is None else known), usual
+        return messages
+    return shorten(method, messages, state, usual_length(row_lengths(method, messages, state).tolist()))
 
 
 def _moves(method: Method, rows: Rows, state: State) -> tuple[Rows, Tensor | None]:

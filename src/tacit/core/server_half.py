@@ -24,7 +24,7 @@ from torch import Tensor
 
 from tacit.core.client_half import empty_messages, read_broadcast, read_model
 from tacit.core.interfaces import Channel, Conversation
-from tacit.core.lengths import remember_length, row_limit, shorten_outliers
+from tacit.core.lengths import row_limit, shorten_outliers
 from tacit.core.method import Method
 from tacit.core.rows import DenseRows, Rows, Surplus
 from tacit.core.state import (
@@ -181,8 +181,7 @@ def aggregate_messages(method: Method, conversation: Conversation, state: State,
     """
 
     def add(visible: Messages) -> Sum:
-        shortened, usual = shorten_outliers(method, visible, state)
-        return replace(sum_messages(method, state, shortened), length=usual)
+        return sum_messages(method, state, shorten_outliers(method, visible, state))
 
     return conversation.aggregate(messages, state, now, add)
 
@@ -200,7 +199,7 @@ def finish_round(method: Method, conversation: Conversation, state: State, total
     if count_dropped(state):
         state = replace(state, memory={name: value for name, value in state.memory.items() if name != DROPPED})
     after = method.mechanism.update_state(state, total, now) if noisy.weight > 0 else state
-    return apply_release(method, remember_length(method, after, total.length), noisy, now)
+    return apply_release(method, after, noisy, now)
 
 
 def apply_release(method: Method, state: State, noisy: Sum, now: ServerRound) -> State:

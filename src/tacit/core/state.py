@@ -378,7 +378,6 @@ class Sum:
         squared_norms: the sum of the squared norms of the rows, weighted as the rows are; for diagnostics.
         grid_step: the step of the grid to which rows were rounded; None: they were not.
         surplus: the part of the rows' noise that can be removed; None: they have no noise in shares.
-        length: the usual length of the round's rows, by which the next round's are shortened; None: they are not.
     """
 
     total: Tensor
@@ -388,7 +387,6 @@ class Sum:
     squared_norms: float = 0.0
     grid_step: "GridStep | None" = None
     surplus: Surplus | None = None
-    length: float | None = None
 
     @property
     def tolerated(self) -> int:

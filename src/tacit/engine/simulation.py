@@ -36,7 +36,7 @@ from tacit.core import (
 )
 from tacit.core.interfaces import Conversation
 from tacit.core.keys import key_source
-from tacit.core.lengths import OUTLIER, previous_length, usual_length
+from tacit.core.lengths import OUTLIER, usual_length
 from tacit.core.losses import best_outputs
 from tacit.core.prices import Unproved
 from tacit.core.rows import add_surplus
@@ -360,17 +360,13 @@ class RoundRunner:
         return down, with_one_more(received, numbers)
 
     def _sum(self, state: State, waves: list[Tensor], now: SimulatedRound) -> tuple[Sum | None, list[Trained]]:
-        """The round's sum and the waves' results; in the first round, waves with outliers are trained again."""
-        known = previous_length(self.method, state)
-        total, results = self._fold(self._jobs(state, waves, now, known), state, now)
+        """The round's sum and the waves' results; if rows are much longer than others, waves are trained again."""
+        total, results = self._fold(self._jobs(state, waves, now, None), state, now)
         lengths = [length for result in results for length in result.wave_report.lengths]
         usual = usual_length(lengths)
-        if total is None or usual is None:
+        if usual is None or max(lengths) <= OUTLIER * usual:
             return total, results
-        if known is None and max(lengths) > OUTLIER * usual:
-            total, results = self._fold(self._jobs(state, waves, now, usual), state, now)
-            assert total is not None
-        return replace(total, length=usual), results
+        return self._fold(self._jobs(state, waves, now, usual), state, now)
 
     def _jobs(self, state: State, waves: list[Tensor], now: SimulatedRound, usual: float | None) -> list[TrainJob]:
         initial = self.worker.initial_memory

@@ -88,7 +88,7 @@ class PlainServer(ServerHalf):
     def _sum(self, state: State, kept: Messages, conversation: Conversation, now: Round) -> Sum:
         """The messages' sum in the order of the sites' numbers, not of arrival."""
         method, numbers = self.sites.plan.method, kept.clients
-        short, usual = shorten_outliers(method, kept, state)
+        short = shorten_outliers(method, kept, state)
         if short is not kept:
             changed = (short.rows.dense() != kept.rows.dense()).any(1)
             self.sites.log("shortened", round=state.round + 1, sites=self.sites.names(numbers[changed].tolist()))
@@ -96,8 +96,7 @@ class PlainServer(ServerHalf):
             return aggregate_messages(method, conversation, state, kept, now)
         parts = (sum_messages(method, state, short.keep(numbers == number)) for number in numbers.tolist())
         first = next(parts)
-        total = reduce(lambda total, part: total + part, parts, replace(first, total=first.total.clone()))
-        return replace(total, length=usual)
+        return reduce(lambda total, part: total + part, parts, replace(first, total=first.total.clone()))
 
     def _check_enough(self, delivered: int) -> None:
         least = self.sites.plan.min_cohort
