@@ -110,7 +110,8 @@ class Population:
             state = set_vector(state, self.vector(client))
             if len(self.uploads) < WHOLE:
                 began = time.process_time()
-                PADDED(state, state.pads)
+                binding = state.expected_binding
+                PADDED(state, secagg_client._pair_secrets(state, state.circle.own_pads(client, state.near), binding))
                 self.uploads.append(time.process_time() - began)
         after, reply = answer(state, request)
         if phase >= Phase.SHARE:

@@ -23,7 +23,7 @@ def test_check_says_what_a_plan_means(tmp_path: Path, capsys: pytest.CaptureFixt
         "fl-std-dp, 2 rounds, 5 sites: site-0, site-1, site-2, site-3, site-4",
         "at δ = 1e-05 for every client of a site that takes part in all rounds, against the server.",
         "The server learns the sum of the sites' messages in every round, who took part, and when; no message.",
-        "6 messages to a site",
+        "7 messages to a site",
         "A round survives the loss of 1 of 5 sites. Messages stay hidden if no more than 1 of them collude",
         "For few sites, use a method whose unit is the record.",
     ):

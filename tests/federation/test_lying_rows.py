@@ -15,7 +15,7 @@ from torch import Tensor
 
 import acme
 from federation.consortium import Consortium, server, transport
-from tacit.core import Messages, Round, SeededKeys, State
+from tacit.core import GridStep, Messages, Round, SeededKeys, State
 from tacit.core.prices import Unit
 from tacit.core.rows import DenseRows
 from tacit.data import Task
@@ -30,17 +30,17 @@ from tacit.runs.training import follow
 
 SITES, LIAR = 5, 3
 DP = {"rounds": 4, "size": 4, "noise": 1.5, "epsilon": "none"}
-Lie = Callable[[Tensor, float], Tensor]  # another row on the grid with this step
+Lie = Callable[[Tensor, GridStep], Tensor]  # another row on this grid
 
 
-def uniform(row: Tensor, step: float) -> Tensor:
+def uniform(row: Tensor, grid: GridStep) -> Tensor:
     source = torch.Generator().manual_seed(3)
-    return torch.randint(-(2**31), 2**31, row.shape, generator=source).double() * step
+    return torch.randint(-(2**31), 2**31, row.shape, generator=source).double() * grid.size
 
 
 LIES: dict[str, Lie] = {
     "times -100": lambda row, _: row * -100,
-    "wrap-around": lambda row, step: row + step * 2.0**30,
+    "wrap-around": lambda row, grid: row + grid.size * 2.0 ** ((grid.bits or 32) - 2),
     "uniform": uniform,
 }
 
@@ -48,10 +48,10 @@ LIES: dict[str, Lie] = {
 def lying(messages: Messages, lie: Lie) -> Messages:
     """The messages, with another row of the liar."""
     assert messages.grid_step is not None
-    rows, step = messages.rows.dense().clone(), messages.grid_step.size
+    rows = messages.rows.dense().clone()
     for place, client in enumerate(messages.clients.tolist()):
         if client == LIAR:
-            rows[place] = lie(rows[place], step)
+            rows[place] = lie(rows[place], messages.grid_step)
     return replace(messages, rows=DenseRows(rows))
 
 

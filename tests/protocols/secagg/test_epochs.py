@@ -398,11 +398,11 @@ def test_a_client_outside_the_committee_opens_for_a_quorum_and_once(sparse: Play
         answer(after, frame)
     reader = Reader(body_of(frame))
     survivors, rest = reader.subset(state.members), bytes(reader.rest())
-    near = sorted(state.near)
+    near = sorted(state.near - committee)
     for claimed, why in (
         (survivors - {near[0]}, "signature does not match"),
         (survivors - {client}, "declared a dropout"),
-        (survivors - set(near[: len(near) // 2]), "neighbours"),
+        (survivors - set(near), "neighbours"),
         (frozenset(sorted(survivors)[:10]) | {client}, "Expected 63 clients"),
     ):
         body = pack_subset(claimed, state.members) + rest
@@ -576,6 +576,21 @@ def check_epoch(index: int, ends: Counter[str], old: list[bytes]) -> None:
         honest = [j for j in range(1, p.cohort + 1) if j not in liars]
         ends["replayed"] += check_replays(epoch, chance, honest, old)
         old[:] = [*old[-20:], *(frame for _, frame in chance.sample([*epoch.before.values()], 4))]
+
+
+def test_a_lie_with_more_losses_than_declared_gives_no_sum_instead_of_a_wrong_one() -> None:
+    """Of eleven clients one may be lost; three do not open, so that exactly the threshold is left, a liar among it."""
+    p = parameters(11, 3, rounds=2, corrupt=Fraction(1, 8), dropout=Fraction(1, 8))
+    assert (p.graph(11).threshold, p.graph(11).max_wrong, p.min_survivors) == (8, 1, 10)
+    for silent, liar in (({3, 5, 9}, 4), ({3, 5}, 4), ({3, 5, 9}, 0), ({3, 5}, 0)):
+        epoch = epoch_of(p, {(0, Phase.OPEN): frozenset(silent)})
+        epoch.network = Liars({liar: at(Phase.OPEN, lambda body: wrong(body, [0]))} if liar else {})
+        vectors = vectors_of(p, range(1, 12), 0)
+        if liar or len(silent) > 2:
+            with pytest.raises(TooFewClientsError, match="too few or inconsistent"):
+                epoch.sum(0, vectors)
+        else:
+            assert np.array_equal(epoch.sum(0, vectors).result, exact_sum(vectors, tuple(range(1, 12))))
 
 
 def test_random_epochs_have_exact_sums_reveal_nothing_else_and_blame_nobody_honest() -> None:

@@ -142,7 +142,7 @@ class AcceptedPlan:
         self.plan, self.method, self.folder = plan, plan.method, site.folder_of(plan.digest)
         self.number, self.identity, self.data = site.number, site.identity, data
         self.channel = plan.channel.at_site(
-            Member(plan, site.number, site.identity, site.allow, self.folder, self.lasting_state)
+            Member(plan, site.number, site.identity, site.allow, self.folder, self.state_to_keep)
         )
         self.task = plan.task_of(data.own)
         self.model: nn.Module = make_model(self.task, plan.seed)
@@ -204,7 +204,7 @@ class AcceptedPlan:
             files.write(self._kept, conversation.state, private=True)
         (self.folder / "conversation").unlink(missing_ok=True)
 
-    def lasting_state(self) -> bytes:
+    def state_to_keep(self) -> bytes:
         """The latest lasting state; empty: there is none."""
         conversation = self.conversation()
         if conversation is not None and conversation.lasting:

@@ -172,13 +172,16 @@ class SecretRecovery:
         misbehaviour: Misbehaviour,
         uploads: Mapping[int, PaddedUpload],
         revealed: Mapping[int, Revealed],
-        certain: int = 0,
+        certain: int,
+        *,
+        final: bool = True,
     ) -> None:
-        """`certain`: how many shares of a secret must fit, because others could still be asked; 0: nobody is left."""
+        """`certain`: how many shares of a secret must fit; `final`: nobody is left who could be asked for others."""
         self._p, self._turn, self._binding = p, turn, binding
         self._around, self._dealings, self._uploads = around, dealings, uploads
         self._survivors = frozenset(uploads)
         self._revealed, self.misbehaviour, self._certain = revealed, misbehaviour, certain
+        self._final = final
         self._suspects: frozenset[int] = misbehaviour.holders
 
     def pads(self, sharers: frozenset[int]) -> tuple[list[bytes], list[bytes]]:
@@ -222,7 +225,7 @@ class SecretRecovery:
         if wrong is not None and len(by_holder) - len(wrong) >= self._certain:
             right = {j: share for j, share in by_holder.items() if j not in wrong}
             return spare.recover(right, spare.corrections())
-        if self._certain or len(by_holder) < spare.threshold + 2 * liars:
+        if not self._final or len(by_holder) < spare.threshold + 2 * liars:
             raise TooFewClientsError(f"The shares of client {client} are too few or inconsistent: there is no sum.")
         if self._around.corrects_all(self._p):
             self._name(dealer=client)

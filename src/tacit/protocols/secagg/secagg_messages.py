@@ -288,10 +288,14 @@ def first_openers(p: Parameters, turn: int, circle: Circle, openers: Collection[
     return every if turn == p.rounds - 1 else circle.enough_holders(every, certain_shares(p, circle))
 
 
-def certain_shares(p: Parameters, circle: Circle) -> int:
-    """So many shares that fit together are right: honest holders among them determine the secret."""
+def certain_shares(p: Parameters, circle: Circle, *, final: bool = False) -> int:
+    """If this many shares fit together, they are right: honest holders among them determine the secret.
+
+    `final`: nobody else can be asked. Where fewer wrong shares are corrected than clients may lie, as between few
+    sites, this many have to do.
+    """
     graph = circle.parameters
-    return graph.threshold + (graph.max_wrong if graph.distances else p.colluding)
+    return graph.threshold + (graph.max_wrong if final or graph.distances else p.colluding)
 
 
 def by_part(sizes: Mapping[Phase, Traffic]) -> dict[str, Traffic]:

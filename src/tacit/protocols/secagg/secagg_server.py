@@ -14,9 +14,11 @@ Clients may lie. Up to the declared fraction of them the sum is exact, and nobod
 - If corrections fit all but a few holders, either the client or these holders lie. Nobody else can decide, so the pairs
   are reported without a name, and those shares are not used. A holder that disputes with more clients than may be
   corrupt has lied, and is named.
-- A holder that reveals another share than the one it answered about has lied, and is named.
-- A pad with a client that dropped out is removed by what the survivor at its other end has escrowed with its upload:
-  the pad's secret, encrypted with its share of that client's secret. All these shares can be computed once the client's
+- A holder that reveals another share than the one it answered about has lied, and is named. If more clients are lost
+  than are declared, shares can be too few to tell: then there is no sum.
+- A pad with a client that dropped out derives from a share of that client's secret, or is removed by what the survivor
+  at its other end, its owner, has escrowed with its upload: the pad's secret, encrypted with its own share of that
+  client's secret. All these shares can be computed once the client's
   secret is recovered, also those of survivors that are silent by then. A survivor that is in dispute with the client
   has no such share; it shares the pad's secret among its own holders instead. A survivor that escrows something else
   leaves a pad in the sum: it could have sent any vector.
@@ -382,9 +384,9 @@ class Epoch:
         while True:
             revealed |= yield from here.open(uploads, agreed, sorted(first))
             openers -= first
-            certain = secagg_messages.certain_shares(p, circle) if openers else 0
+            certain = secagg_messages.certain_shares(p, circle, final=not openers)
             terms = (p, self._turn, here.binding, self._around, self._dealings, self._misbehaviour)
-            end = SecretRecovery(*terms, uploads, revealed, certain)
+            end = SecretRecovery(*terms, uploads, revealed, certain, final=not openers)
             try:
                 recovered = end.pads(self._sharers), end.noise_seeds()
             except TooFewClientsError:
