@@ -138,12 +138,21 @@ def seconds() -> dict[str, object]:
                 writer.writerow([hospital, int(days), int(died), "xy"[i % 2], int(age), weight, sex])
         table = [str(file), "--client", "hospital"]
         curves = ["--time", "days", "--event", "died", "--by", "arm", "--horizon", "1800"]
-        asked = {"describe": ["describe", *table], "survival": ["survival", *table, *curves]}
+        cox = ["--family", "cox", "--time", "days", "--event", "died", "--horizon", "1800"]
+        asked = {
+            "describe": ["describe", *table],
+            "survival": ["survival", *table, *curves],
+            "regress": ["regress", *table, "--target", "died"],
+            "regress --family cox": ["regress", *table, *cox],
+            "regress --family ebm": ["regress", *table, "--target", "died", "--family", "ebm"],
+        }
         taken: dict[str, object] = {}
         for name, words in asked.items():
             before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
             subprocess.run(
-                [sys.executable, "-m", "tacit", *words, "--out", f"{folder}/{name}"], check=True, capture_output=True
+                [sys.executable, "-m", "tacit", *words, "--out", f"{folder}/run{len(taken)}"],
+                check=True,
+                capture_output=True,
             )
             after = resource.getrusage(resource.RUSAGE_CHILDREN)
             cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime

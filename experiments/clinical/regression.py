@@ -15,6 +15,7 @@ import sys
 import tomllib
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from tacit.analyses.boosting import BoostTerms
 from tacit.analyses.fit_rule import plan_fit
 from tacit.analyses.fitting import FitPlan, FitState
+from tacit.analyses.hazards import HazardTerms
 from tacit.analyses.questions import RegressionQuestion
 from tacit.analyses.regression import Design, RegressionTerms
 from tacit.analyses.regression_results import residual_variance
@@ -32,6 +35,7 @@ from tacit.core.losses import auroc
 from tacit.core.prices import ClientUnits
 from tacit.data.encoding import Encoding
 from tacit.data.tables import read_table
+from tacit.engine.learners.records.term_sums import term_sum
 from tacit.runs.run import calibrate_method
 
 HERE = Path(__file__).parent
@@ -40,9 +44,10 @@ from clinical.unaided import TABLES, _with_gaps  # noqa: E402
 
 SETTINGS = tomllib.loads((HERE / "settings" / "regression.toml").read_text())
 Z = 1.959964
+Fitted = RegressionTerms | HazardTerms | BoostTerms
 
 
-def deviation_of(query: RegressionTerms, release: SumRelease) -> float:
+def deviation_of(query: Fitted, release: SumRelease) -> float:
     """The deviation of the noise in each number of a sum, all shares included."""
     method = method_of("regress", query, release, rounds=query.plan.releases, server=query.step)
     return SumNoise.of(
@@ -50,13 +55,18 @@ def deviation_of(query: RegressionTerms, release: SumRelease) -> float:
     ).deviation
 
 
-def fit(query: RegressionTerms, x: torch.Tensor, noise: float, random: np.random.Generator) -> FitState:
+def fit(query: RegressionTerms | HazardTerms, x: torch.Tensor, noise: float, random: np.random.Generator) -> FitState:
     """A fit to these rows, without its histogram."""
+    return FitState(run_rounds(query, x, noise, random), query.step)
+
+
+def run_rounds(query: Fitted, x: torch.Tensor, noise: float, random: np.random.Generator) -> NDArray[np.float64]:
+    """The state after all rounds but that of a histogram."""
     state = np.zeros(query.length)
-    for _ in range(query.plan.rounds):
-        total = query.terms(torch.from_numpy(state), x, x).sum(0).numpy()
+    for _ in range(query.plan.fitted):
+        total = term_sum(query, torch.from_numpy(state), x, x, None).numpy()
         state = query.step.step(state, total + noise * random.standard_normal(len(total)))
-    return FitState(state, query.step)
+    return state
 
 
 def sample(family: str, effects: NDArray[np.float64], count: int, random: np.random.Generator) -> torch.Tensor:
@@ -160,57 +170,61 @@ def _patients(hospital: str) -> list[dict[str, Any]]:
     return patients
 
 
-def tables(draws: int | None) -> dict[str, object]:
+def table(name: str, draws: int | None) -> dict[str, object]:
     """AUROC on a held-out fifth of the patients, beside the exact pooled fit of the same encoding."""
-    results: dict[str, object] = {}
-    for name, settings in SETTINGS["tables"].items():
-        columns, ranges, client, target, _ = TABLES[name]()
-        kept = {key: column for key, column in columns.items() if key != client}
-        categories = {}
-        for key in kept:
-            if key not in (*ranges, target):
-                values, counts = np.unique(np.array(kept[key], dtype=str), return_counts=True)
-                common = values[counts >= SETTINGS["common"] * len(kept[key])]
-                categories[key] = tuple("" if value == "?" else str(value) for value in common)
-        table = read_table({key: _with_gaps(column, key in ranges) for key, column in kept.items()})
-        question = RegressionQuestion(target=f"{target}={settings['event']}")
-        encoding = question.encode(table, Encoding(numbers=ranges, categories=categories))
-        x, any_plan = encoding.inputs(table), question.query(encoding)
-        rows, known = any_plan.design.rows(x)
-        test = torch.from_numpy(np.random.default_rng(SETTINGS["seed"]).random(len(x)) < 0.2)
-        hospitals, counts = np.unique(np.array(columns[client], dtype=str)[~test.numpy()], return_counts=True)
-        release = SumRelease(
-            epsilon=None, clients=len(hospitals), units=int(counts.max()), persons=float(counts.sum()),
-            delta=settings["delta"],
-        )  # fmt: skip
-        sizes: dict[str, object] = {
-            "rows": len(x),
-            "complete": int(known.sum()),
-            "clients": len(hospitals),
-            "inputs": rows.shape[1],
+    settings = SETTINGS["tables"][name]
+    columns, ranges, client, target, _ = TABLES[name]()
+    kept = {key: column for key, column in columns.items() if key != client}
+    categories = {}
+    for key in kept:
+        if key not in (*ranges, target):
+            values, counts = np.unique(np.array(kept[key], dtype=str), return_counts=True)
+            common = values[counts >= SETTINGS["common"] * len(kept[key])]
+            categories[key] = tuple("" if value == "?" else str(value) for value in common)
+    rows_of = read_table({key: _with_gaps(column, key in ranges) for key, column in kept.items()})
+    question = RegressionQuestion(target=f"{target}={settings['event']}")
+    encoding = question.encode(rows_of, Encoding(numbers=ranges, categories=categories))
+    x, any_plan = encoding.inputs(rows_of), question.query(encoding)
+    rows, known = any_plan.design.rows(x)
+    test = torch.from_numpy(np.random.default_rng(SETTINGS["seed"]).random(len(x)) < 0.2)
+    hospitals, counts = np.unique(np.array(columns[client], dtype=str)[~test.numpy()], return_counts=True)
+    release = SumRelease(
+        epsilon=None, clients=len(hospitals), units=int(counts.max()), persons=float(counts.sum()),
+        delta=settings["delta"],
+    )  # fmt: skip
+    sizes: dict[str, object] = {
+        "rows": len(x),
+        "complete": int(known.sum()),
+        "clients": len(hospitals),
+        "inputs": rows.shape[1],
+    }
+    for epsilon in (None, *SETTINGS["epsilons"]):
+        private = replace(release, epsilon=epsilon)
+        query = plan_fit(any_plan, private)
+        if epsilon is None:
+            query = replace(query, plan=replace(query.plan, rounds=min(query.plan.rounds, 12)))
+        noise, random = 0.0, np.random.default_rng(SETTINGS["seed"])
+        if epsilon is not None:
+            noise = deviation_of(query, private)
+        reached = []
+        for _ in range(1 if epsilon is None else draws or settings["draws"]):
+            state = fit(query, x[~test], noise, random)
+            scores = rows[test & known] @ torch.from_numpy(state.estimate)
+            reached.append(auroc(scores, x[test & known, any_plan.target] > 0.5))
+        sizes[f"epsilon {epsilon}"] = {
+            "auroc": round(float(np.mean(reached)), 4),
+            "deviation": round(float(np.std(reached)), 4),
+            "fits": len(reached),
+            "rounds": query.plan.releases,
         }
-        results[name] = sizes
-        for epsilon in (None, *SETTINGS["epsilons"]):
-            private = replace(release, epsilon=epsilon)
-            query = plan_fit(any_plan, private)
-            noise, random = 0.0, np.random.default_rng(SETTINGS["seed"])
-            if epsilon is not None:
-                noise = deviation_of(query, private)
-            reached = []
-            for _ in range(1 if epsilon is None else draws or settings["draws"]):
-                state = fit(query, x[~test], noise, random)
-                scores = rows[test & known] @ torch.from_numpy(state.estimate)
-                reached.append(auroc(scores, x[test & known, any_plan.target] > 0.5))
-            sizes[f"epsilon {epsilon}"] = {
-                "auroc": round(float(np.mean(reached)), 4),
-                "deviation": round(float(np.std(reached)), 4),
-                "fits": len(reached),
-                "rounds": query.plan.releases,
-            }
-    return results
+    return sizes
 
 
-PARTS: dict[str, Callable[[int | None], dict[str, object]]] = {"coverage": coverage, "heart": heart, "tables": tables}
+PARTS: dict[str, Callable[[int | None], dict[str, object]]] = {
+    "coverage": coverage,
+    "heart": heart,
+    **{name: partial(table, name) for name in SETTINGS["tables"]},
+}
 
 
 def main() -> None:

@@ -18,7 +18,7 @@ RANDOM = np.random.default_rng(0)
 SCORES = RANDOM.random(3000)
 OUTCOMES = (RANDOM.random(3000) < SCORES).astype(int)
 ROWS = {"site": ["A", "B", "C"] * 1000, "score": SCORES, "died": OUTCOMES}
-QUERY = ScoreCells(score=0, missing=1, event=2)
+QUERY = ScoreCells(score=0, missing=1, event=2, unknown=3)
 
 
 def cells() -> np.ndarray:

@@ -99,7 +99,7 @@ def test_accuracy_on_lung_is_that_of_the_figure() -> None:
 
 
 def test_bands_cover_the_exact_curve() -> None:
-    random, query = np.random.default_rng(1), SurvivalCells(time=0, missing=1, event=2, intervals=20)
+    random, query = np.random.default_rng(1), SurvivalCells(time=0, missing=1, event=2, unknown=3, intervals=20)
     days = random.exponential(400, 400)
     cells = cells_of(days, random.random(400) < 0.7, 60, 20)
     exact, covered = Curve.of(cells).survival, []
@@ -113,7 +113,10 @@ def test_bands_cover_the_exact_curve() -> None:
 
 def test_p_values_include_the_noise() -> None:
     """With equal hazards they are close to uniform, though the noise is larger than sampling."""
-    random, query = np.random.default_rng(2), SurvivalCells(time=0, missing=1, event=2, intervals=15, arms=(3, 4))
+    random, query = (
+        np.random.default_rng(2),
+        SurvivalCells(time=0, missing=1, event=2, unknown=5, intervals=15, arms=(3, 4)),
+    )
     found = []
     for _ in range(80):
         arms = [cells_of(random.exponential(300, 250), random.random(250) < 0.8, 60, 15) for _ in range(2)]
@@ -166,7 +169,7 @@ def test_times_that_are_none_are_left_out_and_said(tmp_path: Path) -> None:
     rows = changed(days=[-5, None, *range(2, 12)])
     found = tacit.survival(rows, time="days", event="died", client="site", epsilon=None, horizon=20.0, step=1.0)
     assert found.table("medians")["patients"] == [10]
-    assert any("outside" in each for each in found.run.spec.task.notes)
+    assert any("2 of 12 values are missing or below 0" in each for each in found.run.spec.task.notes)
 
 
 def test_an_arm_that_is_not_declared_is_in_no_curve(tmp_path: Path) -> None:

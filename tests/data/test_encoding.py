@@ -121,12 +121,11 @@ def test_codes_that_only_some_files_show_as_texts(tmp_path: Path) -> None:
 
 
 def test_everything_that_does_not_fit_is_listed(encoding: Encoding, tmp_path: Path) -> None:
-    hint = " If it is the index of a frame, use frame.reset_index()."
     wrong = "age,day,sex,died\nold,3,f,no\nyoung,4,f,perhaps\n"
     assert encoding.problems(written(tmp_path, wrong)) == [
         f"Expected numbers in column 'age' of {tmp_path}/new.csv, got texts such as 'old'.",
         f"Expected dates in column 'day' of {tmp_path}/new.csv, got numbers.",
-        f"Expected {tmp_path}/new.csv to have the column 'ward', given as input; it has age, day, sex, died.{hint}",
+        f"Expected {tmp_path}/new.csv to have the column 'ward', given as input; it has age, day, sex, died.",
         f"Expected 'died' of {tmp_path}/new.csv in no, yes, got perhaps.",
     ]
     assert len(encoding.problems(written(tmp_path, wrong), training=False)) == 3

@@ -9,8 +9,8 @@ state.
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import sqrt
-from typing import ClassVar, Self
+from math import log, sqrt
+from typing import ClassVar, Literal, Protocol, Self
 
 import numpy as np
 import torch
@@ -21,11 +21,14 @@ from tacit.analyses.sums import Sums64
 from tacit.core import State
 from tacit.core.descent_rule import step_size
 from tacit.core.interfaces import Payload, ServerUpdate
-from tacit.errors import at_least, whole
+from tacit.errors import at_least, expect, whole
 
 FLOOR = 2.0  # an eigenvalue of a Hessian is at least this many times the norm of the noise in it
 LONGEST_STEP = 8.0  # of a private fit: the most by which the linear predictor of any person may change in a round
 SINGULAR = 2e-7  # an eigenvalue of an exact Hessian, over the largest, that is zero but for messages in float32
+RARE_DEVIATION = (
+    0.15  # categories with a smaller standard deviation are divided by this one: rare ones are mostly noise
+)
 
 
 @dataclass(frozen=True)
@@ -63,12 +66,12 @@ class FitLayout:
 
     @property
     def gradient(self) -> slice:
-        """The gradient, or the mean of those that are averaged."""
+        """The gradient, or the mean of those that are averaged; in a standardised descent, the centres of rows."""
         return slice(1 + self.size, 1 + 2 * self.size)
 
     @property
     def means(self) -> slice:
-        """The mean of the coefficients at which those that are averaged were computed."""
+        """The mean of the coefficients at which those that are averaged were computed; in a descent, the scales."""
         return slice(1 + 2 * self.size, 1 + 3 * self.size)
 
     @property
@@ -91,6 +94,19 @@ class FitLayout:
         scale = torch.where(first == second, 1.0, sqrt(2)).double()
         return rows[:, first] * rows[:, second] * (weights[:, None] * scale)
 
+    def pack_blocks(self, rows: Tensor, weights: Tensor, count: int) -> Tensor:
+        """The packed sum of w·v·vᵀ over `count` rows v = [unit vector; covariates] that share their covariates.
+
+        Args:
+            rows: ones in place of the unit vectors, and the covariates.
+            weights: those of the unit vectors, and in all other places their sum.
+            count: of the unit vectors.
+        """
+        first, second = (torch.from_numpy(index) for index in self._triangle)
+        scale = torch.where(first == second, 1.0, sqrt(2)).double()
+        scale = torch.where((first != second) & (second < count), 0.0, scale)  # of two unit vectors
+        return rows[:, first] * rows[:, second] * weights[:, first] * scale
+
     def unpack(self, packed: Sums64) -> Sums64:
         """The symmetric matrix."""
         matrix = np.zeros((self.size, self.size))
@@ -111,6 +127,7 @@ class FitPlan:
     Attributes:
         rounds: with gradients.
         averaged: the last of them, whose gradients and Hessians are averaged.
+        preliminary: whether a round comes first that releases what they start from.
         histogram: whether a round follows that releases a histogram of scores.
         damped: whether steps are short as long as coefficients change much, so that each decreases an exact loss.
         lr: of first-order steps, of the mean gradient; 0: steps are Newton's.
@@ -121,6 +138,7 @@ class FitPlan:
 
     rounds: int
     averaged: int = 1
+    preliminary: bool = False
     histogram: bool = False
     damped: bool = False
     lr: float = 0.0
@@ -135,12 +153,61 @@ class FitPlan:
     @property
     def releases(self) -> int:
         """The number of rounds in all."""
-        return self.rounds + self.histogram
+        return self.preliminary + self.rounds + self.histogram
+
+    @property
+    def fitted(self) -> int:
+        """The number of rounds after which coefficients do not change."""
+        return self.preliminary + self.rounds
 
     @property
     def second_order(self) -> bool:
         """Whether steps are Newton's."""
         return self.lr == 0
+
+
+class FitStart(Protocol):
+    """What follows from the sums of a preliminary round."""
+
+    def begin(self, layout: FitLayout, total: Sums64, state: Sums64) -> None:
+        """Set the first coefficients, and for a descent the number of persons, centres and scales, in place."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MomentStart(FitStart):
+    """Standardised inputs and the base rate, from sums of rows, of their squares, and of outcomes.
+
+    Args:
+        numbers: how many inputs after the first are numbers from −1 to 1; the others are 0 or 1.
+        scale: what was multiplied by.
+        noise: of a sum, before it is divided by that.
+        persons: about how many there are; public.
+        link: how the intercept follows from the mean outcome.
+        largest: the largest outcome, by which it was divided.
+    """
+
+    numbers: int
+    scale: float
+    noise: float
+    persons: float
+    link: Literal["logistic", "linear", "poisson"]
+    largest: float = 1.0
+
+    def begin(self, layout: FitLayout, total: Sums64, state: Sums64) -> None:
+        sums, squares = total[layout.gradient] / self.scale, total[layout.means] / self.scale
+        count = max(float(sums[0]), self.persons / 100)
+        centre = np.clip(sums / count, -1.0, 1.0)
+        variance = squares / count - centre**2
+        of_category = centre - centre**2
+        variance[1 + self.numbers :] = of_category[1 + self.numbers :]
+        least = np.full(len(centre), RARE_DEVIATION**2)
+        least[: 1 + self.numbers] = max(self.noise / self.scale / count, 1e-8)
+        scale = 1 / np.sqrt(np.maximum(variance, least))
+        mean = float(np.clip(squares[0] / count, 1e-3, 1 - 1e-3))
+        centre[0], scale[0] = count, 1.0
+        state[layout.gradient], state[layout.means] = centre, scale
+        intercepts = {"logistic": log(mean / (1 - mean)), "linear": 2 * mean - 1, "poisson": log(mean * self.largest)}
+        state[layout.coefficients] = np.append(intercepts[self.link], np.zeros(layout.size - 1))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,12 +218,17 @@ class FitStep(ServerUpdate):
         layout: where the parts are.
         plan: the rounds.
         matrix_scale: what a Hessian is multiplied by in a vector of terms.
+        start: what follows from the preliminary round; None: there is none.
     """
 
     layout: FitLayout
     plan: FitPlan
     matrix_scale: float = 1.0
+    start: FitStart | None = None
     expects: ClassVar[Payload] = "terms"
+
+    def __post_init__(self) -> None:
+        expect((self.start is not None) == self.plan.preliminary, "a start exactly if there is a preliminary round")
 
     @property
     def counts(self) -> tuple[tuple[float, str], ...]:
@@ -169,17 +241,18 @@ class FitStep(ServerUpdate):
 
     def step(self, state: Sums64, total: Sums64) -> Sums64:
         """The next state, in place."""
-        at, done = self.layout, round(float(state[0]))
+        at, done, before = self.layout, round(float(state[0])), int(self.plan.preliminary)
         state[0] = done + 1
         state[at.others] = total[at.others]
-        if done >= self.plan.rounds:
+        if self.start is not None and done == 0:
+            self.start.begin(at, total, state)
+            return state
+        if done >= self.plan.fitted:
             return state
         if not self.plan.second_order:
-            rate = step_size(self.plan.lr, done, self.plan.rounds) / self.plan.persons
-            state[at.gradient] = total[at.gradient]
-            state[at.coefficients] -= rate * total[at.gradient]
+            self._descend(state, total[at.gradient], step_size(self.plan.lr, done - before, self.plan.rounds))
             return state
-        count = max(1, done - (self.plan.rounds - self.plan.averaged) + 1)
+        count = max(1, done - before - (self.plan.rounds - self.plan.averaged) + 1)
         for part, value in (
             (at.means, state[at.coefficients]),
             (at.gradient, total[at.gradient]),
@@ -191,6 +264,17 @@ class FitStep(ServerUpdate):
         step += state[at.means] - start
         state[at.coefficients] = start + step * self._part_of_step(float(np.abs(step).sum()))
         return state
+
+    def _descend(self, state: Sums64, gradient: Sums64, rate: float) -> None:
+        """A step in standardised rows, for coefficients of rows as they are."""
+        at = self.layout
+        if self.start is None:
+            state[at.coefficients] -= rate / self.plan.persons * gradient
+            return
+        centre, scale = state[at.gradient], state[at.means]
+        change = rate / centre[0] * gradient * scale
+        change[0] -= float(change[1:] @ centre[1:])
+        state[at.coefficients] -= change
 
     def _part_of_step(self, change: float) -> float:
         """The part of a step that is made, for the largest change of a linear predictor of inputs of at most 1."""
@@ -230,7 +314,7 @@ class FitState:
     def count(self) -> int:
         """How many gradients and Hessians are in their means."""
         done, plan = round(float(self.values[0])), self.step.plan
-        return max(1, min(done, plan.rounds) - (plan.rounds - plan.averaged))
+        return max(1, min(done, plan.fitted) - (plan.fitted - plan.averaged))
 
     @cached_property
     def _spectrum(self) -> tuple[Sums64, Sums64]:

@@ -27,12 +27,14 @@ class ScoreCells(Query):
         score: the number of the input that is the score.
         missing: that which marks a missing score, which is in no cell.
         event: that which marks the outcome.
+        unknown: that which marks an unknown one, of a row in no cell.
         intervals: of equal width.
     """
 
     score: int
     missing: int
     event: int
+    unknown: int
     intervals: int = 50
 
     def __post_init__(self) -> None:
@@ -48,7 +50,8 @@ class ScoreCells(Query):
 
     def terms(self, state: Tensor, x: Tensor, y: Tensor) -> Tensor:
         cell = bins(x[:, self.score], self.intervals) + self.intervals * (x[:, self.event] > 0.5)
-        return one_hot(torch.where(x[:, self.missing] < 0.5, cell, -1), self.length)
+        known = (x[:, self.missing] < 0.5) & (x[:, self.unknown] < 0.5)
+        return one_hot(torch.where(known, cell, -1), self.length)
 
 
 @dataclass(frozen=True)
@@ -76,7 +79,8 @@ def score_metrics(query: ScoreCells, released: Released) -> ScoreMetrics:
     value = float(auroc_of(cells[None])[0])
     low, high = np.quantile(2 * value - auroc_of(drawn), [0.025, 0.975])
     known = count_of(cells[0], noise.deviation).lower > 0 and count_of(cells[1], noise.deviation).lower > 0
-    limits = (max(float(low), 0.0), min(float(high), 1.0)) if known else (0.0, 1.0)
+    value, low, high = np.clip((value, low, high), 0.0, 1.0)
+    limits = (float(low), float(high)) if known else (0.0, 1.0)
     tenth = max(query.intervals // 10, 1)
     groups = []
     for begin in range(0, query.intervals, tenth):
@@ -90,7 +94,7 @@ def score_metrics(query: ScoreCells, released: Released) -> ScoreMetrics:
         middle = (begin + min(tenth, query.intervals - begin) / 2) / query.intervals
         groups.append((rows, middle, Estimate(rate, *limits_of_rate)))
     return ScoreMetrics(
-        Estimate(value, *limits),
+        Estimate(float(value), *limits),
         count_of(cells.reshape(-1), noise.deviation),
         count_of(cells[1], noise.deviation),
         tuple(groups),
@@ -99,6 +103,8 @@ def score_metrics(query: ScoreCells, released: Released) -> ScoreMetrics:
 
 def auroc_of(cells: Sums64) -> Sums64:
     """AUROC of each histogram, (histograms, outcomes, intervals); ½ where an outcome has no rows.
+
+    That of noisy cells is not limited to [0, 1]: so that its distribution is that of the noise.
 
     Example:
         >>> float(auroc_of(np.array([[[3.0, 1.0], [1.0, 3.0]]]))[0])
@@ -110,4 +116,4 @@ def auroc_of(cells: Sums64) -> Sums64:
     ordered = (below * with_event).sum(1)
     possible = (without.sum(1) > 0) & (with_event.sum(1) > 0)
     share = np.divide(ordered, pairs, out=np.full(len(cells), 0.5), where=possible)
-    return np.asarray(np.clip(share, 0.0, 1.0), dtype=np.float64)
+    return np.asarray(share, dtype=np.float64)

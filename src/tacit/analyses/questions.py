@@ -1,69 +1,45 @@
-"""Questions to a table: which columns are asked about, and with which declared constants, as plain values.
+"""Questions to a table: which columns are asked about, and with which declared constants, as plain values."""
 
-A question makes an encoding and a query. It is what a command, a function in Python and a plan have in common.
-"""
-
-import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, Field, dataclass, fields, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Protocol, Self
-
-import numpy as np
+from typing import Any, Self
 
 from tacit.analyses.describe import DescribeTerms
-from tacit.analyses.fit_rule import plan_fit
-from tacit.analyses.fitting import FitPlan
 from tacit.analyses.metrics import ScoreCells
-from tacit.analyses.regression import FAMILIES, Design, Family, RegressionTerms
-from tacit.analyses.sums import SumRelease, method_of
+from tacit.analyses.question import (
+    DECLARE,
+    LEFT_OUT,
+    Event,
+    Question,
+    TimeGrid,
+    choose_columns,
+    encode_columns,
+    has_whole_times,
+)
+from tacit.analyses.regression_questions import BoostQuestion, CoxQuestion, RegressionQuestion
 from tacit.analyses.survival import SurvivalCells
-from tacit.core import Method, Query
+from tacit.core import Query
 from tacit.core.schema import list_names
-from tacit.data.encoding import Encoding, Preprocessing, Scale
+from tacit.data.encoding import Encoding, Preprocessing
 from tacit.data.sum_task import choose_encoding
-from tacit.data.table_task import MAX_CATEGORIES
 from tacit.data.tables import Table
-from tacit.errors import DataError, UserError, expect, one_of, positive, whole
+from tacit.errors import UserError, expect, whole
 
-DECLARE = "Declare them in a file with [numbers] and [categories]: encoding=... (on the command line --encoding)."
-INTERVALS = 30  # of a grid by default: fewer have less noise
-MAX_INTERVALS = 20_000
-MAX_ASKED = 1000
-
-
-class Question(Protocol):
-    """What is asked of a table."""
-
-    @property
-    def name(self) -> str:
-        """Of the analysis."""
-
-    @property
-    def cells(self) -> bool:
-        """Whether each unit is in one cell of the query at most."""
-
-    @property
-    def silent(self) -> tuple[str, ...]:
-        """The beginnings of remarks on the table that say nothing new."""
-
-    def make_exact(self, table: Table) -> Self:
-        """The same question where no noise is added, which a finer grid would enlarge."""
-        return self
-
-    def encode(self, table: Table, declared: Encoding | None) -> Encoding:
-        """How the columns become inputs: with declared constants or, where there are none, those of the rows."""
-
-    def query(self, encoding: Encoding) -> Query:
-        """The query on rows in this encoding, which a plan may have brought."""
-
-    def method(self, encoding: Encoding, release: SumRelease) -> Method:
-        """The method that answers it, on rows in this encoding."""
+__all__ = [
+    "BoostQuestion",
+    "CoxQuestion",
+    "DescribeQuestion",
+    "MetricsQuestion",
+    "Question",
+    "RegressionQuestion",
+    "SurvivalQuestion",
+]
 
 
 @dataclass(frozen=True, kw_only=True)
-class SurvivalQuestion:
+class SurvivalQuestion(Question):
     """Survival by time, event and arm.
 
     Args:
@@ -87,76 +63,59 @@ class SurvivalQuestion:
     cells = True
 
     def __post_init__(self) -> None:
-        positive(horizon=self.horizon, step=self.step)
-        expect(bool(self.time) and bool(self.event_column), "the columns of time and event")
-        columns = [self.time, self.event_column, *([self.by] if self.by else [])]
+        columns = [self.time, self._event.column, *([self.by] if self.by else [])]
+        expect(all(columns[:2]), "the columns of time and event")
         expect(len({*columns}) == len(columns), f"different columns of time, event and arm, got {list_names(columns)}")
+        _ = self._grid
 
     @property
-    def event_column(self) -> str:
-        """The column of events."""
-        return self.event.partition("=")[0]
+    def _event(self) -> Event:
+        return Event.of(self.event)
 
     @property
-    def event_value(self) -> str:
-        """Its value that is an event."""
-        return self.event.partition("=")[2] or "1"
-
-    @property
-    def silent(self) -> tuple[str, ...]:
-        return (f"{self.event_column}: ",)  # other values are no event
+    def _grid(self) -> TimeGrid:
+        return TimeGrid(column=self.time, horizon=self.horizon, step=self.step, every_time=self.every_time)
 
     def make_exact(self, table: Table) -> Self:
         """With every time in the grid, if times are whole numbers and no step was chosen."""
-        times = table.numbers(self.time)
-        times = times[~np.isnan(times)]
-        return replace(self, every_time=self.step is None and bool((times == np.round(times)).all()))
+        return replace(self, every_time=self.step is None and has_whole_times(table, self.time))
 
     def encode(self, table: Table, declared: Encoding | None) -> Encoding:
-        arms = (self.by,) if self.by else ()
-        known = declared
-        if self.horizon is not None:
+        arms, known = (self.by,) if self.by else (), declared
+        table.check_known(self._event.column, "event")
+        limits = self._grid.limits_of(declared)
+        lacking = limits is None or (declared is None and arms) or any(arm not in declared.categories for arm in arms)  # type: ignore[union-attr]
+        if limits is not None:
             base = Encoding() if declared is None else declared
-            known = replace(base, numbers={**base.numbers, self.time: (0.0, self.horizon)}, indicators=None)
-        lacking = known is None or self.time not in known.numbers or any(arm not in known.categories for arm in arms)
-        table.check_known(self.event_column, "event")
+            known = replace(base, numbers={**base.numbers, self.time: limits}, indicators=None)
         encoding = choose_encoding(table, (self.time,), arms, None if lacking else known, DECLARE)
-        if lacking and self.horizon is not None:
-            encoding = replace(encoding, numbers={self.time: (0.0, self.horizon)})
-        low, high = encoding.numbers[self.time]
-        if isinstance(low, str) or isinstance(high, str):
-            raise DataError(f"Expected {self.time!r} as numbers of days since the start, got dates.")
-        step = 1.0 if self.every_time else self.step or high / INTERVALS
-        expect(step > 0, f"a horizon of {self.time!r} above 0, got {high:g}", "Give horizon (--horizon).")
-        first = -1.0 if self.every_time else 0.0  # so that what happens at 0 is an interval of its own
-        count = math.ceil((high - first) / step - 1e-9)
-        whole(1, MAX_INTERVALS, intervals=count)
         return replace(
             encoding,
-            numbers={self.time: (first - step, first + (count + 1) * step)},
-            categories={self.event_column: (self.event_value,), **encoding.categories},
+            numbers={self.time: self._grid.widen(limits or encoding.numbers[self.time])},
+            categories={**self._event.categories, **encoding.categories},
             indicators=None,
         )
 
+    def notes(self, encoding: Encoding, table: Table) -> Iterator[str]:
+        remarks = encoding.remarks(table, unlisted=LEFT_OUT)
+        return self._event.notes(self._grid.notes(remarks, table), table)
+
     def query(self, encoding: Encoding) -> Query:
-        scale, names = Scale.of(encoding.numbers[self.time], self.time), encoding.names
-        step = 1.0 if self.every_time else -scale.low
+        names, (event, unknown) = encoding.names, self._event.inputs(encoding)
         return SurvivalCells(
             time=names.index(self.time),
             missing=names.index(f"{self.time} missing"),
-            event=names.index(f"{self.event_column}={self.event_value}"),
+            event=event,
+            unknown=unknown,
             arms=tuple(i for i, name in enumerate(names) if self.by and name.startswith(f"{self.by}=")),
-            intervals=round((scale.high - scale.low) / step) - 2,
+            intervals=self._grid.count(encoding),
             actuarial=not self.every_time,
             sampling=self.sampling,
         )
 
-    def method(self, encoding: Encoding, release: SumRelease) -> Method:
-        return method_of(self.name, self.query(encoding), release, cells=self.cells)
-
 
 @dataclass(frozen=True, kw_only=True)
-class DescribeQuestion:
+class DescribeQuestion(Question):
     """Counts, missing values, means, histograms and quantiles of columns.
 
     Args:
@@ -171,26 +130,12 @@ class DescribeQuestion:
     bins: int = 20
     sampling: bool = False
     name = "describe"
-    cells = False
 
     def __post_init__(self) -> None:
         whole(2, 1000, bins=self.bins)
 
-    @property
-    def silent(self) -> tuple[str, ...]:
-        return ()
-
-    def make_exact(self, table: Table) -> Self:
-        return self
-
     def encode(self, table: Table, declared: Encoding | None) -> Encoding:
-        chosen = [each for each in self.columns or table.columns if each not in self.drop]
-        expect(0 < len(chosen) <= MAX_ASKED, f"1 to {MAX_ASKED} columns to describe, got {len(chosen)}")
-        numbers, texts = _kinds(table, chosen, declared)
-        encoding = choose_encoding(table, numbers, texts, declared, DECLARE)
-        for name in texts:
-            _check_few(name, len(encoding.categories[name]))
-        return _widen(encoding)
+        return encode_columns(table, *choose_columns(table, self.columns, self.drop, (), declared), declared)
 
     def query(self, encoding: Encoding) -> Query:
         names, at = encoding.names, 0
@@ -204,12 +149,9 @@ class DescribeQuestion:
             numbers=numbers, missing=missing, categories=tuple(categories), cells=self.bins, sampling=self.sampling
         )
 
-    def method(self, encoding: Encoding, release: SumRelease) -> Method:
-        return method_of(self.name, self.query(encoding), release, cells=self.cells)
-
 
 @dataclass(frozen=True, kw_only=True)
-class MetricsQuestion:
+class MetricsQuestion(Question):
     """AUROC and calibration of scores, such as the probabilities that `tacit predict` writes.
 
     Args:
@@ -226,171 +168,50 @@ class MetricsQuestion:
 
     def __post_init__(self) -> None:
         whole(2, 1000, intervals=self.intervals)
-        columns = [self.score, self.event_column]
+        columns = [self.score, self._event.column]
         different = len({*columns}) == 2 and all(columns)
         expect(different, f"different columns of score and outcome, got {list_names(columns)}")
 
     @property
-    def event_column(self) -> str:
-        """The column of outcomes."""
-        return self.event.partition("=")[0]
-
-    @property
-    def event_value(self) -> str:
-        """Its value that is an event."""
-        return self.event.partition("=")[2] or "1"
-
-    @property
-    def silent(self) -> tuple[str, ...]:
-        return (f"{self.event_column}: ",)
-
-    def make_exact(self, table: Table) -> Self:
-        return self
+    def _event(self) -> Event:
+        return Event.of(self.event)
 
     def encode(self, table: Table, declared: Encoding | None) -> Encoding:
-        for role, name in (("score", self.score), ("event", self.event_column)):
+        for role, name in (("score", self.score), ("event", self._event.column)):
             table.check_known(name, role) if name not in table.columns else None
         return Encoding(
             numbers={self.score: (0.0, 1.0)},
-            categories={self.event_column: (self.event_value,)},
+            categories=self._event.categories,
             preprocessing=Preprocessing("public", "Scores are from 0 to 1."),
         )
 
+    def notes(self, encoding: Encoding, table: Table) -> Iterator[str]:
+        return self._event.notes(encoding.remarks(table), table)
+
     def query(self, encoding: Encoding) -> Query:
-        names = encoding.names
+        names, (event, unknown) = encoding.names, self._event.inputs(encoding)
         return ScoreCells(
             score=names.index(self.score),
             missing=names.index(f"{self.score} missing"),
-            event=names.index(f"{self.event_column}={self.event_value}"),
+            event=event,
+            unknown=unknown,
             intervals=self.intervals,
         )
 
-    def method(self, encoding: Encoding, release: SumRelease) -> Method:
-        return method_of(self.name, self.query(encoding), release, cells=self.cells)
 
-
-@dataclass(frozen=True, kw_only=True)
-class RegressionQuestion:
-    """How an outcome depends on other columns.
-
-    Args:
-        target: the column of the outcome; for logistic regression `died` (where it is 1) or `died=yes`.
-        family: `logistic`, `linear` or `poisson`.
-        columns: what it may depend on; empty: all columns but those of client, person and outcome.
-        drop: columns to leave out.
-    """
-
-    target: str
-    family: Family = "logistic"
-    columns: tuple[str, ...] = ()
-    drop: tuple[str, ...] = ()
-    name = "regress"
-    cells = False
-
-    def __post_init__(self) -> None:
-        one_of(FAMILIES, family=self.family)
-        expect(bool(self.target_column), "the column of the target")
-
-    @property
-    def target_column(self) -> str:
-        """The column of the outcome."""
-        return self.target.partition("=")[0] if self.family == "logistic" else self.target
-
-    @property
-    def outcome(self) -> str:
-        """The value of the outcome that is an event."""
-        return self.target.partition("=")[2] or "1"
-
-    @property
-    def silent(self) -> tuple[str, ...]:
-        return (f"{self.target_column}: ",) if self.family == "logistic" else ()
-
-    def make_exact(self, table: Table) -> Self:
-        return self
-
-    def encode(self, table: Table, declared: Encoding | None) -> Encoding:
-        target, logistic = self.target_column, self.family == "logistic"
-        table.check_known(target, "target")
-        chosen = [each for each in self.columns or table.columns if each not in (*self.drop, target)]
-        expect(0 < len(chosen) <= MAX_ASKED, f"1 to {MAX_ASKED} columns to depend on, got {len(chosen)}")
-        numbers, texts = _kinds(table, chosen, declared)
-        encoding = _widen(choose_encoding(table, (*numbers, *([] if logistic else [target])), texts, declared, DECLARE))
-        for name in texts:
-            _check_few(name, len(encoding.categories[name]))
-        if logistic:
-            expect(
-                declared is not None or self.outcome in {*table.texts(target)},
-                f"{self.outcome!r} among the values of {target!r}, got none",
-                f"Is an event another value? Give target as {target}=VALUE.",
-            )
-            return replace(encoding, categories={**encoding.categories, target: (self.outcome, "")})
-        low, high = encoding.numbers[target]
-        if isinstance(low, str) or isinstance(high, str):
-            raise DataError(f"Expected {target!r} as numbers, got dates.")
-        if self.family == "poisson":
-            expect(low >= 0 < high, f"counts of {target!r} from 0, got numbers from {low:g} to {high:g}")
-            low = 0.0
-        return replace(encoding, numbers={**encoding.numbers, target: (low, high)})
-
-    def query(self, encoding: Encoding) -> RegressionTerms:
-        names, target = encoding.names, self.target_column
-        inputs = {name: place for place, name in enumerate(names)}
-        numbers = [name for name in encoding.numbers if name != target]
-        categories = {name: values for name, values in encoding.categories.items() if name != target}
-        logistic = self.family == "logistic"
-        largest = Scale.of(encoding.numbers[target], target).high if self.family == "poisson" else 1.0
-        return RegressionTerms(
-            family=self.family,
-            design=Design(
-                numbers=tuple(inputs[name] for name in numbers),
-                missing=tuple(inputs[f"{name} missing"] for name in numbers),
-                categories=tuple(
-                    tuple(inputs[f"{name}={value}"] for value in values) for name, values in categories.items()
-                ),
-            ),
-            target=inputs[f"{target}={self.outcome}" if logistic else target],
-            unknown=inputs[f"{target}=" if logistic else f"{target} missing"],
-            plan=FitPlan(1),
-            largest=largest,
-        )
-
-    def method(self, encoding: Encoding, release: SumRelease) -> Method:
-        query = plan_fit(self.query(encoding), release)
-        return method_of(self.name, query, release, rounds=query.plan.releases, server=query.step)
-
-
-def _kinds(table: Table, chosen: Sequence[str], declared: Encoding | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The columns of numbers, and those of categories: texts, and what is declared to have categories."""
-    for name in chosen:
-        table.check_known(name, "input") if name not in table.columns else table.check_readable(name)
-    kinds = declared.categories if declared is not None else ()
-    texts = tuple(name for name in chosen if name in kinds or table.columns[name].dtype.kind == "O")
-    return tuple(name for name in chosen if name not in texts), texts
-
-
-def _check_few(name: str, count: int) -> None:
-    expect(
-        count <= MAX_CATEGORIES,
-        f"at most {MAX_CATEGORIES} categories of {name!r}, got {count}",
-        f"Is it an identifier? Leave it out: drop={name!r} (--drop {name}).",
-    )
-
-
-def _widen(encoding: Encoding) -> Encoding:
-    """The encoding with ranges of a positive width, for constant columns."""
-    constant = [name for name, limits in encoding.numbers.items() if len({*limits}) == 1]
-    widened = {name: (low, low + 1.0) for name, (low, _) in encoding.numbers.items() if name in constant}  # type: ignore[operator]
-    return replace(encoding, numbers={**encoding.numbers, **widened})
-
-
-QUESTIONS: Mapping[str, type[Any]] = MappingProxyType(
+QUESTIONS: Mapping[str, Mapping[str, type[Any]]] = MappingProxyType(
     {
-        "describe": DescribeQuestion,
-        "metrics": MetricsQuestion,
-        "regress": RegressionQuestion,
-        "survival": SurvivalQuestion,
+        "describe": {"": DescribeQuestion},
+        "metrics": {"": MetricsQuestion},
+        "regress": {
+            "": RegressionQuestion,
+            **dict.fromkeys(("logistic", "linear", "poisson"), RegressionQuestion),
+            "cox": CoxQuestion,
+            "ebm": BoostQuestion,
+        },
+        "survival": {"": SurvivalQuestion},
     }
-)
+)  # by name, and by the argument `family`
 
 
 def read_declared(encoding: str | Path | Encoding | None) -> Encoding | None:
@@ -398,20 +219,26 @@ def read_declared(encoding: str | Path | Encoding | None) -> Encoding | None:
     return encoding if encoding is None or isinstance(encoding, Encoding) else Encoding.read(encoding)
 
 
-def public_constants(encoding: Encoding) -> Encoding:
-    """The same constants, as they are known to all parties of a plan."""
-    return replace(encoding, preprocessing=Preprocessing("public", "They are part of the plan."))
-
-
 def question_of(name: str, args: Mapping[str, object]) -> Question:
-    """The question of this name, from plain values, as in a plan."""
+    """The question of this name, from plain values, as in a plan or on a command line; empty ones are defaults."""
     if name not in QUESTIONS:
         raise UserError(f"Expected an analysis, one of {', '.join(QUESTIONS)}, got {name!r}.")
-    kind = QUESTIONS[name]
-    known = [each.name for each in fields(kind)]
-    unknown = [key for key in args if key not in known]
-    expect(not unknown, f"arguments of {name} among {', '.join(known)}, got {list_names(unknown)}")
-    question: Question = kind(
-        **{key: tuple(value) if isinstance(value, list) else value for key, value in args.items()}
+    kinds, family = QUESTIONS[name], args.get("family", "")
+    of_family = kinds.get(str(family))
+    if of_family is None:
+        raise UserError(f"Expected family to be one of {', '.join(filter(None, kinds))}, got {family!r}.")
+    known = [each.name for each in fields(of_family)]
+    given = {key: value for key, value in args.items() if value not in (None, "", (), [])}
+    unknown = [key for key in given if key not in known]
+    what = f"{name} with family={family}" if family else name
+    expect(not unknown, f"arguments of {what} among {', '.join(known)}, got {list_names(unknown)}")
+    lacking = [each.name for each in fields(of_family) if _is_required(each) and each.name not in given]
+    expect(not lacking, f"{list_names(lacking)} of {what}")
+    question: Question = of_family(
+        **{key: tuple(value) if isinstance(value, list) else value for key, value in given.items()}
     )
     return question
+
+
+def _is_required(field: Field[Any]) -> bool:
+    return field.default is MISSING and field.default_factory is MISSING

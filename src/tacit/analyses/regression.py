@@ -9,6 +9,9 @@ public bound R. A row's gradient is a residual times the row, and its Hessian a 
   squared residuals.
 - Poisson: means are cut off at the largest declared count M, so that |μ − y| ≤ M, and the weight is μ ≤ M.
 
+With a preliminary round, which releases moments of the rows, gradients are those of standardised rows, each clipped to
+the norm of the rule of noisy descent (`tacit.core.descent_rule`).
+
 Rows with a missing value, or with a category that is not listed, add nothing.
 
 References: McCullagh, Nelder 1989 (generalised linear models); Hanley, McNeil 1982 (AUROC).
@@ -21,14 +24,18 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from tacit.analyses.fitting import FitLayout, FitPlan, FitStep
-from tacit.analyses.sums import one_hot
+from tacit.analyses.fitting import FitLayout, FitPlan, FitStep, MomentStart
+from tacit.analyses.sums import clip_terms, one_hot
 from tacit.core import Query
+from tacit.core.descent_rule import CLIP_NORM
 from tacit.errors import one_of, positive
 
 Family = Literal["logistic", "linear", "poisson"]
 FAMILIES = ("logistic", "linear", "poisson")
-SCORE_CELLS = (20, 10)  # of the histogram of scores, for each outcome, after Newton's method and after other steps
+SCORE_CELLS = (
+    20,
+    10,
+)  # of the histogram of scores, for each outcome: where their spread is known, and otherwise
 SPREAD = 3.0  # standard deviations of the scores to each side that the histogram has
 NO_BOUND = 1e150  # of exact sums
 
@@ -104,12 +111,22 @@ class RegressionTerms(Query):
     @property
     def score_cells(self) -> int:
         """The cells of the histogram of scores, for each outcome."""
-        return SCORE_CELLS[not self.second_order]
+        return SCORE_CELLS[not self.second_order and not self.plan.preliminary]
 
     @property
     def step(self) -> FitStep:
         """The server's part."""
-        return FitStep(layout=self.layout, plan=self.plan, matrix_scale=self.matrix_scale)
+        start = None
+        if self.plan.preliminary:
+            start = MomentStart(
+                numbers=len(self.design.numbers),
+                scale=self.moment_scale,
+                noise=self.plan.noise,
+                persons=self.plan.persons,
+                link=self.family,
+                largest=self.largest,
+            )
+        return FitStep(layout=self.layout, plan=self.plan, matrix_scale=self.matrix_scale, start=start)
 
     @property
     def layout(self) -> FitLayout:
@@ -137,9 +154,16 @@ class RegressionTerms(Query):
         return self.row_bound / 2
 
     @property
+    def moment_scale(self) -> float:
+        """What moments are multiplied by: a row, its squares and the outcome are at most √2 rows long together."""
+        return self.bound / (sqrt(2) * self.row_bound)
+
+    @property
     def bound(self) -> float:
         if self.exact:
             return NO_BOUND
+        if self.plan.preliminary:
+            return CLIP_NORM * self.largest
         if self.family == "logistic":
             return self.row_bound
         if self.family == "linear":
@@ -152,18 +176,29 @@ class RegressionTerms(Query):
         known = known & (x[:, self.unknown] < 0.5)
         layout, done = self.layout, round(float(state[0]))
         terms = rows.new_zeros(len(x), layout.length)
-        if done >= self.plan.rounds:
+        if self.plan.preliminary and done == 0:
+            terms[:, layout.gradient], terms[:, layout.means] = rows, rows.square()
+            terms[:, layout.means.start] = outcome
+            terms *= self.moment_scale
+        elif done >= self.plan.fitted:
             terms[:, layout.others] = self.bound * self._cells(state, rows, outcome)
         else:
             residual, weight = self._loss(
                 rows @ state[layout.coefficients], outcome, first=done == 0 and self.second_order
             )
             terms[:, layout.gradient] = residual[:, None] * rows
+            if self.plan.preliminary:
+                terms[:, layout.gradient] = clip_terms(residual[:, None] * self._standardise(rows, state), self.bound)
             if self.second_order:
                 terms[:, layout.hessian] = layout.pack_products(rows, weight * self.matrix_scale)
                 if self.family == "linear":
                     terms[:, layout.others] = residual.square()[:, None] * self.square_scale
         return torch.where(known[:, None], terms, 0.0)
+
+    def _standardise(self, rows: Tensor, state: Tensor) -> Tensor:
+        """The rows by the centres and scales of the preliminary round."""
+        centre, scale = state[self.layout.gradient][1:].double(), state[self.layout.means][1:].double()
+        return torch.cat([rows[:, :1], (rows[:, 1:] - centre) * scale], 1)
 
     def _loss(self, score: Tensor, outcome: Tensor, *, first: bool) -> tuple[Tensor, Tensor]:
         """The first and the second derivative of the loss by the linear predictor."""
@@ -191,6 +226,10 @@ def score_range(state: Tensor, layout: FitLayout) -> tuple[float, float]:
     """The centre and the width of the histogram of scores, from what is public: the coefficients and the Hessian."""
     coefficients = state[layout.coefficients].double()
     centre, variance = float(coefficients[0]), float(coefficients[1:].square().sum()) / 4
+    if not layout.second_order and float(state[layout.means.start]) > 0:  # standardised: centres and scales are there
+        means, scales = state[layout.gradient][1:].double(), state[layout.means][1:].double()
+        centre = float(coefficients[0] + coefficients[1:] @ means)
+        variance = float((coefficients[1:] / scales).square().sum())
     if layout.second_order:
         matrix = torch.from_numpy(layout.unpack(state[layout.hessian].double().numpy()))
         if float(matrix[0, 0]) > 0:

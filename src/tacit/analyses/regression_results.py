@@ -1,14 +1,16 @@
 """Coefficients with intervals, calibration and AUROC, from the state of a fit."""
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 
 from tacit.analyses.fitting import FitState
+from tacit.analyses.hazards import HazardTerms
 from tacit.analyses.metrics import BOOTSTRAPS, auroc_of
-from tacit.analyses.regression import RegressionTerms, score_range
+from tacit.analyses.regression import Design, RegressionTerms, score_range
 from tacit.analyses.sums import Released, Sums64
 from tacit.data.encoding import Encoding, Scale
 
@@ -95,25 +97,58 @@ class CalibrationCell:
 
 def read_fit(query: RegressionTerms, released: Released, encoding: Encoding) -> Fitted:
     """The coefficients of a fit that is complete."""
-    state, size = FitState(released.total, query.step), query.design.size
-    unit, names, shift = _to_units(query, encoding)
+    state = FitState(released.total, query.step)
+    unit, names = to_units(query.design, encoding)
+    shift = 0.0
+    if query.family == "linear":
+        limits = Scale.of(encoding.numbers[encoding.names[query.target]], encoding.names[query.target])
+        unit, shift = unit * (limits.high - limits.low) / 2, (limits.high + limits.low) / 2
+    if query.second_order:
+        return _read_newton(state, unit, names, released.noise.deviation, shift, residual_variance(query, state))
+    fitted = _read_descent(state, unit, names, shift)
+    if query.plan.histogram:
+        cells, of_cell = score_cells(query, released)
+        if cells.sum() <= PRESENT * of_cell * math.sqrt(cells.size):
+            return replace(fitted, coefficients=tuple(replace(each, value=math.nan) for each in fitted.coefficients))
+    return fitted
+
+
+def read_hazards(query: HazardTerms, released: Released, encoding: Encoding) -> tuple[Fitted, Fitted]:
+    """The log hazards of the pieces, of a patient whose columns are all 0, in units of a piece; and the effects."""
+    state, pieces = FitState(released.total, query.step), query.pieces
+    inner, names = to_units(query.design, encoding)
+    unit = np.eye(query.layout.size)
+    unit[pieces:, pieces:] = inner[1:, 1:]
+    unit[:pieces, pieces:] = inner[0, 1:]
+    labels = [*(f"piece {number}" for number in range(1, pieces + 1)), *names[1:]]
+    if query.second_order:
+        fitted = _read_newton(state, unit, labels, released.noise.deviation, 0.0, 1.0)
+    else:
+        fitted = _read_descent(state, unit, labels, 0.0)
+    parts = fitted.coefficients[:pieces], fitted.coefficients[pieces:]
+    return Fitted(parts[0], fitted.converged), Fitted(parts[1], fitted.converged)
+
+
+def _read_descent(state: FitState, unit: Sums64, names: Sequence[str], shift: float) -> Fitted:
+    """Coefficients without intervals."""
     values = unit @ state.estimate
     values[0] += shift
-    if not query.second_order:
-        if query.plan.histogram:
-            cells, of_cell = score_cells(query, released)
-            values[:] = values if cells.sum() > PRESENT * of_cell * math.sqrt(cells.size) else math.nan
-        unknown = [
-            Coefficient(name, float(value), math.nan, math.nan) for name, value in zip(names, values, strict=True)
-        ]
-        return Fitted(tuple(unknown), converged=True)
-    root = state.covariance_root
-    of_noise = unit @ state.noise_covariance(released.noise.deviation) @ unit.T
-    of_sample = residual_variance(query, state) * unit @ root @ unit.T
-    determined = np.array([bool(state.determined[np.abs(unit[row]) > 0].all()) for row in range(size)], dtype=bool)
+    unknown = (Coefficient(name, float(value), math.nan, math.nan) for name, value in zip(names, values, strict=True))
+    return Fitted(tuple(unknown), converged=True)
+
+
+def _read_newton(
+    state: FitState, unit: Sums64, names: Sequence[str], deviation: float, shift: float, variance: float
+) -> Fitted:
+    """Coefficients with intervals, where the sums determine them."""
+    values = unit @ state.estimate
+    values[0] += shift
+    of_noise = unit @ state.noise_covariance(deviation) @ unit.T
+    of_sample = variance * unit @ state.covariance_root @ unit.T
+    determined = np.array([bool(state.determined[np.abs(row) > 0].all()) for row in unit], dtype=bool)
     noise, sampling = (np.sqrt(np.maximum(np.diag(each), 0.0)) for each in (of_noise, of_sample))
-    last = np.abs(state.estimate - state.values[query.layout.means]).max()
-    exact = released.noise.deviation == 0
+    change = np.abs(state.estimate - state.values[state.step.layout.means])
+    last = change[state.determined].max(initial=0.0)
     return Fitted(
         tuple(
             Coefficient(
@@ -121,14 +156,13 @@ def read_fit(query: RegressionTerms, released: Released, encoding: Encoding) -> 
             )
             for row, name in enumerate(names)
         ),
-        converged=not exact or query.plan.rounds == 1 or bool(last < LAST_CHANGE),
+        converged=deviation > 0 or state.step.plan.rounds == 1 or bool(last < LAST_CHANGE),
     )
 
 
-def _to_units(query: RegressionTerms, encoding: Encoding) -> tuple[Sums64, list[str], float]:
-    """The matrix from coefficients of scaled inputs to those in units of the columns, their names, and a constant."""
-    design, names = query.design, encoding.names
-    unit, labels = np.eye(design.size), ["intercept"]
+def to_units(design: Design, encoding: Encoding) -> tuple[Sums64, list[str]]:
+    """The matrix from coefficients of scaled inputs to those in units of the columns, and their names."""
+    names, labels, unit = encoding.names, ["intercept"], np.eye(design.size)
     for row, place in enumerate(design.numbers, 1):
         scale = Scale.of(encoding.numbers[names[place]], names[place])
         unit[row, row] = 2 / (scale.high - scale.low)
@@ -136,10 +170,7 @@ def _to_units(query: RegressionTerms, encoding: Encoding) -> tuple[Sums64, list[
         labels.append(names[place])
     for values in design.categories:
         labels += [f"{names[place]} against {names[values[0]].partition('=')[2] or 'missing'}" for place in values[1:]]
-    if query.family != "linear":
-        return unit, labels, 0.0
-    limits = Scale.of(encoding.numbers[names[query.target]], names[query.target])
-    return unit * (limits.high - limits.low) / 2, labels, (limits.high + limits.low) / 2
+    return unit, labels
 
 
 def residual_variance(query: RegressionTerms, state: FitState) -> float:
@@ -165,30 +196,37 @@ def discrimination(cells: Sums64, noise: float) -> Discrimination:
     if min(cells.sum(1)) <= TOLD * total:
         return Discrimination(math.nan, math.nan, math.nan)
     random = np.random.default_rng(0)  # of public numbers: it protects nobody
-    drawn = random.poisson(np.maximum(cells, 0.0), (BOOTSTRAPS, *cells.shape)) + noise * random.standard_normal(
-        (BOOTSTRAPS, *cells.shape)
-    )
+    spread = np.sqrt(np.maximum(cells, 0.0) + noise**2)
+    drawn = auroc_of(cells + spread * random.standard_normal((BOOTSTRAPS, *cells.shape)))
     estimate = float(auroc_of(cells[None])[0])
-    low, high = np.quantile(auroc_of(drawn), [0.025, 0.975])
-    limits = (float(np.clip(2 * estimate - each, 0.0, 1.0)) for each in (high, low))
-    return Discrimination(estimate, *limits)
+    low, high = np.quantile(drawn, [0.025, 0.975])
+    return Discrimination(*np.clip((estimate, 2 * estimate - high, 2 * estimate - low), 0.0, 1.0).tolist())
 
 
-def calibration(query: RegressionTerms, released: Released) -> list[CalibrationCell]:
-    """Observed by predicted probabilities, for the cells whose persons can be told from the noise."""
-    cells, noise = score_cells(query, released)
-    centre, width = score_range(torch.from_numpy(released.total), query.layout)
+def calibration(cells: Sums64, noise: float, scores: Sums64) -> list[CalibrationCell]:
+    """Observed by predicted probabilities, for the cells whose persons can be told from the noise.
+
+    Args:
+        cells: persons by outcome and score.
+        noise: its standard deviation in each.
+        scores: at the edges of the cells.
+    """
     shown = []
-    for place in range(0, query.score_cells, 2):
+    for place in range(0, cells.shape[1], 2):
         without, having = cells[:, place : place + 2].sum(1)
         persons, of_count = float(without + having), noise * math.sqrt(2)
         if persons <= max(TOLD * of_count * math.sqrt(2), 0.5):
             continue
-        score = centre + width * ((place + 1) / query.score_cells - 0.5)
         share = float(having) / persons
         spread = math.hypot(
             of_count * math.hypot(1 - share, share) / persons, math.sqrt(max(share * (1 - share), 0.0) / persons)
         )
         limits = (np.clip(each, 0.0, 1.0) for each in (share, share - Z * spread, share + Z * spread))
-        shown.append(CalibrationCell(1 / (1 + math.exp(-score)), persons, *map(float, limits)))
+        shown.append(CalibrationCell(1 / (1 + math.exp(-scores[place + 1])), persons, *map(float, limits)))
     return shown
+
+
+def score_edges(query: RegressionTerms, released: Released) -> Sums64:
+    """The scores at the edges of the cells of the histogram."""
+    centre, width = score_range(torch.from_numpy(released.total), query.layout)
+    return centre + width * (np.arange(query.score_cells + 1) / query.score_cells - 0.5)

@@ -4,34 +4,22 @@ A result follows from what a run's directory has: the method with its query, the
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import singledispatch
 from itertools import pairwise
 
 from tacit.analyses.describe import ColumnSummary, DescribeTerms, Estimate, summaries
 from tacit.analyses.metrics import ScoreCells, score_metrics
-from tacit.analyses.regression import RegressionTerms
-from tacit.analyses.regression_results import (
-    CalibrationCell,
-    Fitted,
-    calibration,
-    discrimination,
-    read_fit,
-    score_cells,
-)
 from tacit.analyses.sums import Released, Sums64
 from tacit.analyses.survival import Band, SurvivalCells, bands, grid_times, log_rank
 from tacit.core import Method, Query, State
 from tacit.data.encoding import Encoding, Preprocessing, Scale
-from tacit.errors import DataError, one_line
+from tacit.errors import DataError
 
 Cell = str | float | None
 WITHOUT_NOISE = "No noise was added: these are the exact pooled results, and there is no privacy."
 ALL = "all"  # the name of the only curve
-RATIOS = {"logistic": "odds ratio", "linear": "", "poisson": "rate ratio"}
-LARGEST_EXPONENT = 50.0  # of a ratio that is shown
-WIDE_NOISE = 3.0  # a deviation of the noise, in standard errors, that makes most of an interval
 WIDE = 0.5  # an interval of survival wider than this shows next to nothing
 
 
@@ -91,6 +79,25 @@ class Effect:
 
 
 @dataclass(frozen=True)
+class Shape:
+    """The score of each value of a column, as a picture shows it.
+
+    Attributes:
+        name: the column.
+        edges: of the bins of a number, one more than there are; empty: it is a category.
+        labels: of the values of a category.
+        values: the scores.
+        spread: half of the interval of 95 % of the noise in each.
+    """
+
+    name: str
+    edges: tuple[float, ...]
+    labels: tuple[str, ...]
+    values: tuple[float, ...]
+    spread: tuple[float, ...]
+
+
+@dataclass(frozen=True)
 class Result:
     """The result of an analysis.
 
@@ -101,6 +108,7 @@ class Result:
         curves: to be drawn; empty: none.
         unit: of the curves' times.
         effects: to be drawn; empty: none.
+        shapes: to be drawn; empty: none.
     """
 
     title: str
@@ -109,6 +117,7 @@ class Result:
     curves: tuple[StepCurve, ...] = ()
     unit: str = ""
     effects: tuple[Effect, ...] = ()
+    shapes: tuple[Shape, ...] = ()
 
     @property
     def main(self) -> ResultTable:
@@ -154,10 +163,10 @@ def _(query: SurvivalCells, released: Released, encoding: Encoding) -> Result:
     sentences = list(_survival_sentences(query, arms, noisy=noisy))
     if test is not None:
         columns: dict[str, Sequence[Cell]] = {
-            "χ²": [_finite(test.statistic)],
+            "χ²": [finite(test.statistic)],
             "degrees of freedom": [float(test.degrees)],
         }
-        columns["p"] = [_finite(test.p)]
+        columns["p"] = [finite(test.p)]
         tables.insert(1, ResultTable("log-rank test", columns))
         sentences.append(
             "The log-rank test found no events to compare."
@@ -170,7 +179,7 @@ def _(query: SurvivalCells, released: Released, encoding: Encoding) -> Result:
 
 def _medians(arms: Sequence[Band]) -> ResultTable:
     names = ("patients", "patients from", "patients to", "median", "median from", "median to")
-    values = [(*each.patients, *map(_finite, (each.median[0], each.median[1], each.median[2]))) for each in arms]
+    values = [(*each.patients, *map(finite, (each.median[0], each.median[1], each.median[2]))) for each in arms]
     columns: dict[str, Sequence[Cell]] = {"arm": [each.arm for each in arms]}
     for i, name in enumerate(names):
         columns[name] = [row[i] for row in values]
@@ -235,93 +244,6 @@ def _(query: DescribeTerms, released: Released, encoding: Encoding) -> Result:
     )  # fmt: skip
 
 
-@interpret.register
-def _(query: RegressionTerms, released: Released, encoding: Encoding) -> Result:
-    fit, noisy = read_fit(query, released, encoding), released.noise.deviation > 0
-    if not fit.converged:
-        fit = replace(fit, coefficients=tuple(replace(each, value=math.nan) for each in fit.coefficients))
-    tables, sentences = [_coefficients(fit, RATIOS[query.family])], list(_regression_sentences(query, fit, noisy=noisy))
-    if query.plan.histogram:
-        cells, noise = score_cells(query, released)
-        quality = discrimination(cells, noise)
-        having, total = float(cells[1].sum()), float(cells.sum())
-        tables += [
-            ResultTable("discrimination", {
-                "AUROC": [_finite(quality.auroc)], "from": [_finite(quality.lower)], "to": [_finite(quality.upper)],
-                "persons": [total], "events": [having],
-            }),
-            _calibration(calibration(query, released)),
-        ]  # fmt: skip
-        if math.isnan(quality.auroc):
-            told = " that can be told from the noise" * noisy
-            sentences.append(f"There are too few events, or too few persons without one{told}, for AUROC.")
-        else:
-            sentences.append("AUROC and calibration are those of the rows of the fit; on others they may be worse.")
-    name = encoding.names[query.target].partition("=")[0]
-    title = f"{query.family.capitalize()} regression of {name}"
-    known = [each for each in fit.coefficients[1:] if not math.isnan(each.value + each.noise)]
-    effects = (Effect(each.name, each.value, each.of_pooled, each.of_truth) for each in known)
-    return Result(title, tuple(tables), tuple(sentences), effects=tuple(effects))
-
-
-def _coefficients(fit: Fitted, ratio: str) -> ResultTable:
-    rows = fit.coefficients
-    columns: dict[str, Sequence[Cell]] = {
-        "column": [each.name for each in rows],
-        "coefficient": [_finite(each.value) for each in rows],
-    }
-    for of, limits in (("pooled", [each.of_pooled for each in rows]), ("population", [each.of_truth for each in rows])):
-        columns[f"{of} from"] = [_finite(low) for low, _ in limits]
-        columns[f"{of} to"] = [_finite(high) for _, high in limits]
-    if ratio:
-        columns[ratio] = [_exp(each.value) for each in rows]
-        columns[f"{ratio} from"] = [_exp(each.of_truth[0]) for each in rows]
-        columns[f"{ratio} to"] = [_exp(each.of_truth[1]) for each in rows]
-    return ResultTable("coefficients", columns)
-
-
-def _calibration(cells: Sequence[CalibrationCell]) -> ResultTable:
-    names = {"predicted": "predicted", "persons": "persons", "observed": "observed", "from": "lower", "to": "upper"}
-    return ResultTable("calibration", {shown: [getattr(each, name) for each in cells] for shown, name in names.items()})
-
-
-def _regression_sentences(query: RegressionTerms, fit: Fitted, *, noisy: bool) -> Iterator[str]:
-    if noisy:
-        yield one_line(query.plan.why)
-    else:
-        yield WITHOUT_NOISE
-    if not fit.converged:
-        yield (
-            "The fit did not converge: there are no events, or columns separate events from the others perfectly, so "
-            "that no finite coefficients fit best."
-        )
-        return
-    if not query.second_order:
-        if math.isnan(fit.coefficients[0].value):
-            yield "The number of complete rows cannot be told from zero: there are no coefficients to show."
-            return
-        yield (
-            "Coefficients are drawn towards zero and have no intervals, which would be too wide to be useful: use them "
-            "to predict, not to explain. For intervals, use a larger ε, fewer columns or more persons."
-        )
-        return
-    unknown = [each.name for each in fit.coefficients if math.isnan(each.value)]
-    if unknown:
-        why = ", or their part of it is below the noise" * noisy
-        yield (
-            f"The rows do not determine {', '.join(unknown)}: a column is constant, follows from others, or has a "
-            f"value that is too rare{why}."
-        )
-    if noisy:
-        yield (
-            "Intervals of 95 %: those of the pooled estimate include the noise alone, those of the population include "
-            "sampling, too."
-        )
-        wide = [each.name for each in fit.coefficients[1:] if each.noise > WIDE_NOISE * each.sampling]
-        if wide:
-            yield f"Most of the width of the intervals of {', '.join(wide)} is noise: a larger ε would narrow them."
-
-
 def make_ranges(method: Method, encoding: Encoding, state: State) -> Encoding:
     """Ranges and categories for training, from a description's released sums alone: they cost nothing more.
 
@@ -360,7 +282,7 @@ def _columns_table(columns: Sequence[ColumnSummary], scales: Mapping[str, Scale]
             (each.name, f"{100 * part:g} % quantile", value.scaled(width, scale.low))
             for part, value in each.quantiles.items()
         ]
-    return ResultTable("columns", _estimates(rows))
+    return ResultTable("columns", estimates(rows))
 
 
 def _cells_table(columns: Sequence[ColumnSummary], scales: Mapping[str, Scale], encoding: Encoding) -> ResultTable:
@@ -373,10 +295,11 @@ def _cells_table(columns: Sequence[ColumnSummary], scales: Mapping[str, Scale], 
         else:
             labels = list(encoding.categories[each.name])
         rows += [(each.name, label, cell) for label, cell in zip(labels, each.cells, strict=True)]
-    return ResultTable("cells", _estimates(rows))
+    return ResultTable("cells", estimates(rows))
 
 
-def _estimates(rows: Sequence[tuple[str, str, Estimate]]) -> dict[str, Sequence[Cell]]:
+def estimates(rows: Sequence[tuple[str, str, Estimate]]) -> dict[str, Sequence[Cell]]:
+    """Numbers with their intervals, as columns of a table."""
     return {
         "column": [name for name, _, _ in rows],
         "what": [what for _, what, _ in rows],
@@ -392,12 +315,8 @@ def _category(encoding: Encoding, place: int) -> str:
     return next(name[len(column) + 1 :] for column in encoding.categories if name.startswith(f"{column}="))
 
 
-def _exp(value: float) -> float | None:
-    """The exponential, where it is a number that can be shown."""
-    return math.exp(value) if abs(value) < LARGEST_EXPONENT else None
-
-
-def _finite(value: float) -> float | None:
+def finite(value: float) -> float | None:
+    """The number; None: there is none to show."""
     return value if math.isfinite(value) else None
 
 
@@ -413,5 +332,5 @@ def _(query: ScoreCells, released: Released, encoding: Encoding) -> Result:
     sentence = WITHOUT_NOISE
     if released.noise.deviation:
         sentence = "Intervals of 95 % include noise, and not sampling."
-    tables = (ResultTable("metrics", _estimates(rows)), ResultTable("calibration", _estimates(calibration)))
+    tables = (ResultTable("metrics", estimates(rows)), ResultTable("calibration", estimates(calibration)))
     return Result(f"Discrimination and calibration of {score}", tables, (sentence,))

@@ -142,6 +142,26 @@ def one_hot(places: Tensor, count: int) -> Tensor:
     return terms.scatter_(1, places.clamp(min=0)[:, None], (places >= 0).double()[:, None])
 
 
+def clip_terms(terms: Tensor, bound: float) -> Tensor:
+    """The terms, with those that are longer than the bound scaled down to it."""
+    norms: Tensor = torch.linalg.vector_norm(terms, dim=1)
+    return terms * (bound / norms.clamp(min=bound))[:, None]
+
+
+def places_in_grid(x: Tensor, intervals: int) -> Tensor:
+    """Times in intervals since the start, from an input whose range has one interval more than the grid at both ends.
+
+    What is clipped is then outside of the grid. A time that ends an interval but for rounding to float32 ends it, and
+    NaN is before the start.
+
+    Example:
+        >>> places_in_grid(torch.tensor([0.2500001, 0.375, 1.0]), 2).tolist()
+        [0.0, 0.5, 3.0]
+    """
+    place = x.double().nan_to_num(-1.0) * (intervals + 2) - 1
+    return torch.where((place - place.round()).abs() <= EDGE * (intervals + 2), place.round(), place)
+
+
 @dataclass(frozen=True)
 class SumNoise:
     """The noise in every number of a released sum, all shares included: its distribution is public.

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tacit.analyses.sums import EDGE, Z95, Released, Sums64, one_hot
+from tacit.analyses.sums import Z95, Released, Sums64, one_hot, places_in_grid
 from tacit.core import Query
 from tacit.errors import expect, whole
 
@@ -49,6 +49,7 @@ class SurvivalCells(Query):
     time: int
     missing: int
     event: int
+    unknown: int
     intervals: int
     arms: tuple[int, ...] = ()
     actuarial: bool = True
@@ -56,7 +57,7 @@ class SurvivalCells(Query):
 
     def __post_init__(self) -> None:
         whole(1, intervals=self.intervals)
-        whole(0, time=self.time, missing=self.missing, event=self.event)
+        whole(0, time=self.time, missing=self.missing, event=self.event, unknown=self.unknown)
 
     @property
     def of_arm(self) -> int:
@@ -72,14 +73,11 @@ class SurvivalCells(Query):
         return 1.0
 
     def terms(self, state: Tensor, x: Tensor, y: Tensor) -> Tensor:
-        count = self.intervals
-        upper = x[:, self.time].double().nan_to_num(-1.0) * (count + 2) - 1  # in intervals since the start
-        edge = EDGE * (count + 2)
-        interval = (upper - edge).ceil().long() - 1
-        interval = torch.where((interval == -1) & (upper >= -edge), 0, interval)  # the start belongs to the first
+        count, place = self.intervals, places_in_grid(x[:, self.time], self.intervals)
+        interval = torch.where(place == 0, 0, place.ceil().long() - 1)  # the start belongs to the first
         had_event = x[:, self.event] > 0.5
         cell = torch.where(interval >= count, 2 * count, torch.where(had_event, interval, count + interval))
-        known = (interval >= 0) & (x[:, self.missing] < 0.5)
+        known = (interval >= 0) & (x[:, self.missing] < 0.5) & (x[:, self.unknown] < 0.5)
         if self.arms:
             of_arms = x[:, list(self.arms)]
             known &= of_arms.sum(1) == 1

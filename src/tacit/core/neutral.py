@@ -111,9 +111,14 @@ class Mean(Aggregator):
     bounded_for: ClassVar[tuple[Unit, ...]] = tuple(Unit)
 
     def combine(self, bounded: BoundedMessages, state: State) -> Sum:
-        rows = bounded.messages.rows
-        squared_norms = float(rows.norms().double().square().sum())
-        return bounded.summed(rows.sum(), float(rows.count), squared_norms)
+        return sum_messages(bounded)
+
+
+def sum_messages(bounded: BoundedMessages) -> Sum:
+    """The sum of all messages, each with the same weight."""
+    rows = bounded.messages.rows
+    squared_norms = float(rows.norms().double().square().sum())
+    return bounded.summed(rows.sum(), float(rows.count), squared_norms)
 
 
 @dataclass(frozen=True)

@@ -207,7 +207,9 @@ def _from_columns(columns: dict[str, Any], who: str, target: object) -> tuple[An
     name = target if target is not None else next((each for each in TARGETS if each in columns), None)
     if name is None or name not in columns:
         has = list_names(map(str, columns))
-        raise DataError(f"Expected a column to predict in {who}, which has {has}. Name it with target='...'.")
+        raise DataError(
+            f"Expected a column to predict in {who}, which has {has}. Name it with target='...' (--target)."
+        )
     y = columns.pop(name)
     if not columns:
         raise DataError(f"Expected {who} to have inputs beside the target {name!r}, got none.")

@@ -6,6 +6,7 @@ Frames are recognised by their members, so none of these libraries is imported h
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from numbers import Number
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -56,7 +57,7 @@ def check_columns(names: Sequence[str], who: str) -> None:
 def take_target(columns: Columns, target: object, who: str) -> NDArray[Any]:
     """Remove the target's column and return it."""
     if target is None:
-        raise DataError(f"Expected the name of the column to predict in {who}, got none. Add target='...'.")
+        raise DataError(f"Expected the name of the column to predict in {who}, got none. Add target='...' (--target).")
     return columns.pop(find_column(columns, target, who, "target"))
 
 
@@ -64,9 +65,12 @@ def find_column(columns: Iterable[str], name: object, who: str, role: str) -> st
     """The name of the column, if the table has it."""
     names = list(columns)
     if str(name) not in names:
+        index = (
+            "" if Path(who).suffix else " If it is the index of a frame, use frame.reset_index()."
+        )  # files have none
         raise DataError(
             f"Expected {who} to have the column {name!r}, given as {role}; it has {list_names(names)}."
-            f"{suggestion(str(name), names) or ' If it is the index of a frame, use frame.reset_index().'}"
+            f"{suggestion(str(name), names) or index}"
         )
     return str(name)
 

@@ -376,8 +376,13 @@ class Encoding:
             checks.append(partial(table.check_known, self.person, "person"))
         return [sentence for check in checks if (sentence := _refusal(check))]
 
-    def remarks(self, source: Any) -> Iterator[str]:
-        """The information that encoding removes from a valid table, as sentences."""
+    def remarks(self, source: Any, unlisted: str = "set no input") -> Iterator[str]:
+        """The information that encoding removes from a valid table, as sentences.
+
+        Args:
+            source: a table.
+            unlisted: what values do that are not listed.
+        """
         table = read_table(source)
         of_rows = f"of {table.rows} values are"
         for name, limits in self.numbers.items():
@@ -394,7 +399,7 @@ class Encoding:
                 others = dict.fromkeys(text or "missing" for text in as_texts(table.columns[name][rows[:1000]]))
                 yield (
                     f"{name}: {len(rows)} {of_rows} none of those that the encoding has "
-                    f"({list_names(list(others)[:_MAX_SHOWN])}) and set no input."
+                    f"({list_names(list(others)[:_MAX_SHOWN])}) and {unlisted}."
                 )
 
     def random(self, rows: int, key: Key, loss: object = None) -> Samples:

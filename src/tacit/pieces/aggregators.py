@@ -8,6 +8,7 @@ from torch import Tensor
 
 from tacit.core import BoundedMessages, Mean, State, Sum
 from tacit.core.interfaces import Aggregator, Summation
+from tacit.core.neutral import sum_messages
 from tacit.core.prices import Unit
 from tacit.errors import whole
 
@@ -23,9 +24,7 @@ class Total(Aggregator):
     bounded_for: ClassVar[tuple[Unit, ...]] = tuple(Unit)
 
     def combine(self, bounded: BoundedMessages, state: State) -> Sum:
-        rows = bounded.messages.rows
-        squared_norms = float(rows.norms().double().square().sum())
-        return bounded.summed(rows.sum(), float(rows.count), squared_norms)
+        return sum_messages(bounded)
 
     def finish(self, total: Sum) -> Tensor:
         return total.total

@@ -5,12 +5,12 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from tacit.analyses.questions import DescribeQuestion, Question, RegressionQuestion, SurvivalQuestion
-from tacit.analyses.regression import Family
-from tacit.analyses.results import Cell, Effect, Result, ResultTable, StepCurve, make_ranges
+from tacit.analyses.questions import DescribeQuestion, Question, SurvivalQuestion, question_of
+from tacit.analyses.results import Cell, Effect, Result, ResultTable, Shape, StepCurve, make_ranges
 from tacit.data.encoding import Encoding
 from tacit.errors import one_line
 from tacit.privacy.guarantee import AnyGuarantee
@@ -166,29 +166,38 @@ def survival(
 def regress(
     table: Any,
     *,
-    target: str,
-    family: Family = "logistic",
+    target: str = "",
+    family: Literal["logistic", "linear", "poisson", "cox", "ebm"] = "logistic",
+    time: str = "",
+    event: str = "",
     client: str | None = None,
     epsilon: float | None = 1.0,
     delta: float = 1e-5,
+    horizon: float | None = None,
+    step: float | None = None,
     columns: Sequence[str] = (),
     drop: Sequence[str] = (),
     person: str = "",
     encoding: Any = None,
     **options: Any,
 ) -> Analysis:
-    """Logistic, linear or Poisson regression: coefficients with intervals, and for events calibration and AUROC.
+    """Regression: coefficients with intervals, or a curve for each column; for events calibration and AUROC.
 
     Rounds and steps follow from a public rule of ε and the numbers of persons and coefficients, which the result
-    states. Rows with a missing value are left out.
+    states. Rows with a missing value are left out, except by `ebm`, for which it is a value.
 
     Args:
         table: as for `describe`.
-        target: the column of the outcome; for logistic regression `died` (an event where it is 1) or `died=yes`.
-        family: `logistic`, `linear` or `poisson`.
+        target: the column of the outcome; for `logistic` and `ebm` as `died` (an event where it is 1) or `died=yes`.
+        family: `logistic`, `linear` or `poisson`; `cox` for times to an event, by hazards that are constant in pieces
+            of a grid; or `ebm` for an additive model of curves by boosting.
+        time: the column of times since the start, of `cox`, which has no target.
+        event: that of its events, as `died` or `died=yes`.
         client: the column that names the client.
         epsilon: the privacy budget ε of every person, for all rounds; None: the exact pooled result, without privacy.
         delta: the δ of ε.
+        horizon: the end of the grid of `cox`; None: the largest time, which no guarantee covers, or as declared.
+        step: the length of a piece of the grid; None: a fifth of the horizon.
         columns: on which the outcome depends; empty: all but those of client, person and outcome.
         drop: columns to leave out.
         person: the column of person ids, whose rows count as one together.
@@ -202,8 +211,11 @@ def regress(
         >>> exact.frame["column"], round(exact.frame["odds ratio"][1], 3)
         (['intercept', 'age'], 1.039)
     """
-    question = RegressionQuestion(target=target, family=family, columns=tuple(columns), drop=_names(drop))
-    return _answer(table, question, client, person, epsilon, delta, encoding, options)
+    asked = {
+        "target": target, "family": family, "time": time, "event": event, "horizon": horizon, "step": step,
+        "columns": tuple(columns), "drop": _names(drop),
+    }  # fmt: skip
+    return _answer(table, question_of("regress", asked), client, person, epsilon, delta, encoding, options)
 
 
 def _answer(
@@ -280,6 +292,8 @@ def draw(result: Result) -> str:
     """The picture of a result, in SVG; empty: there is none."""
     if result.curves:
         return draw_curves(result.curves, result.unit)
+    if result.shapes:
+        return draw_shapes(result.shapes)
     return draw_effects(result.effects[:MAX_EFFECTS]) if result.effects else ""
 
 
@@ -351,6 +365,50 @@ def draw_curves(curves: Sequence[StepCurve], unit: str) -> str:
         viewBox=f"0 0 {SVG_WIDTH} {SVG_HEIGHT}",
         role="img",
         aria_label=f"Part of the patients without the event over {unit}, with bands of 95 %. {words}.",
+        font_family="sans-serif",
+        font_size="13",
+    )
+
+
+def draw_shapes(shapes: Sequence[Shape]) -> str:
+    """The scores of every column with the interval of their noise, a panel each, in SVG, all with one axis."""
+    ends = [0.0, *(value + side * spread for each in shapes for value, spread in zip(each.values, each.spread,
+            strict=True) for side in (-1, 1) if math.isfinite(value))]  # fmt: skip
+    low, high = min(ends), max(ends)
+    left, right, line, y = 210, SVG_WIDTH - 20, 16, 0.0
+
+    def across(value: float) -> float:
+        return left + (right - left) * (value - low) / max(high - low, 1e-12)
+
+    parts: list[Html] = []
+    for shape in shapes:
+        y += 24
+        parts.append(_text(one_line(shape.name, 60), 10, y, "start"))
+        labels = shape.labels or tuple(f"{begin:g} to {end:g}" for begin, end in pairwise(shape.edges))
+        rows = list(zip((*labels, "missing" if shape.edges else "other"), shape.values, shape.spread, strict=True))
+        top, points = y + 6, list[str]()
+        for label, value, spread in rows[:MAX_EFFECTS]:
+            y += line
+            parts.append(_text(one_line(label, 28), left - 10, y, "end"))
+            limits = f"M{across(value - spread):.1f} {y - 4:.1f}H{across(value + spread):.1f}"
+            parts.append(element("path", d=limits, stroke=COLOURS[0], stroke_width="5", fill="none", opacity="0.4"))
+            parts.append(element("circle", cx=f"{across(value):.1f}", cy=f"{y - 4:.1f}", r="3", fill=INK))
+            points.append(f"{across(value):.1f} {y - 4:.1f}")
+        if shape.edges:  # the last is that of missing values
+            parts.append(element("path", d="M" + "L".join(points[: len(shape.edges) - 1]), stroke=INK, fill="none"))
+        parts.append(element("path", d=f"M{across(0):.1f} {top:.1f}V{y:.1f}", stroke="#999999", fill="none"))
+        y += 6
+    step = nice_step(high - low)
+    marks = [step * i for i in range(math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) + 1)]
+    parts += [_text(f"{mark:g}", across(mark), y + 18, "middle") for mark in marks]
+    names = ", ".join(one_line(each.name, 28) for each in shapes)
+    return element(
+        "svg",
+        *parts,
+        xmlns="http://www.w3.org/2000/svg",
+        viewBox=f"0 0 {SVG_WIDTH} {y + 30:.0f}",
+        role="img",
+        aria_label=f"Scores, in log odds, of the values of {names}, with intervals of 95 % of the noise.",
         font_family="sans-serif",
         font_size="13",
     )

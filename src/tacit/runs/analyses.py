@@ -73,7 +73,7 @@ def ask(source: Any, question: Question, setting: Setting) -> tuple[Task, Method
         question = question.make_exact(asked)
     encoding = question.encode(asked, read_declared(setting.encoding))
     task = sum_task(table, encoding, 1, client=setting.client, person=setting.person, name=Path(table.name).name)
-    notes = tuple(each for each in encoding.remarks(asked) if not each.startswith(question.silent))
+    notes = tuple(question.notes(encoding, asked))
     release = SumRelease(
         epsilon=setting.epsilon,
         delta=setting.delta,

@@ -20,7 +20,7 @@ from tacit.pieces.mechanisms import DistributedLaplace
 from tacit.privacy.accountants import Pld, Rdp
 from tacit.privacy.release_json import from_json, to_json
 
-QUERY = SurvivalCells(time=0, missing=1, event=2, intervals=4)
+QUERY = SurvivalCells(time=0, missing=1, event=2, unknown=3, intervals=4)
 
 
 def method(epsilon: float = 1.0, **options: Any) -> Method:
@@ -29,8 +29,9 @@ def method(epsilon: float = 1.0, **options: Any) -> Method:
 
 
 def task(clients: int = 6) -> Task:
-    x = torch.rand(120, 3, generator=torch.Generator().manual_seed(0))
+    x = torch.rand(120, 4, generator=torch.Generator().manual_seed(0))
     x[:, 1:] = x[:, 1:].round()
+    x[:, 3] = 0  # all outcomes are known
     parts = torch.arange(120).split(120 // clients)
     return Task(model=SumModel(QUERY.length), clients=Population.split(x, torch.zeros(120, 1), parts), loss=None)
 

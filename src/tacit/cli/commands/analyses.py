@@ -8,8 +8,8 @@ from tacit.analyses.questions import (
     DescribeQuestion,
     MetricsQuestion,
     Question,
-    RegressionQuestion,
     SurvivalQuestion,
+    question_of,
 )
 from tacit.cli._console import answer, note
 from tacit.core import files
@@ -39,8 +39,8 @@ def survival(args: argparse.Namespace) -> int:
 
 def regress(args: argparse.Namespace) -> int:
     """Fit a regression."""
-    columns, drop = tuple(args.columns), tuple(args.drop)
-    return _answer(args, RegressionQuestion(target=args.target, family=args.family, columns=columns, drop=drop))
+    names = ("target", "family", "time", "event", "horizon", "step", "columns", "drop")
+    return _answer(args, question_of("regress", {name: getattr(args, name) for name in names}))
 
 
 def metrics(args: argparse.Namespace) -> int:

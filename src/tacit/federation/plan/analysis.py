@@ -1,6 +1,6 @@
 """The analysis of a plan: its question and its release, from plain values that all sites see."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from tacit.analyses.questions import QUESTIONS, Question, question_of
@@ -9,6 +9,7 @@ from tacit.core import Method
 from tacit.core.schema import list_names
 from tacit.data.encoding import Encoding
 from tacit.data.sum_task import SumModel
+from tacit.data.tables import Table
 from tacit.errors import UserError, expect
 
 if TYPE_CHECKING:
@@ -49,6 +50,11 @@ def analysis_model(plan: "FederationPlan") -> SumModel:
     target, length = plan.encoding.target, analysis_method(plan).trainer.state_length
     assert length is not None  # an analysis has one
     return SumModel(length, 1 if target is None else target.outputs)
+
+
+def remarks_of(plan: "FederationPlan", encoding: Encoding, table: Table) -> Iterator[str]:
+    """What is lost of a site's rows in the encoding of a plan, as sentences."""
+    return _question(plan.analysis, plan.args).notes(encoding, table) if plan.analysis else encoding.remarks(table)
 
 
 def _question(name: str, args: Mapping[str, object]) -> Question:

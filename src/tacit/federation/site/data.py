@@ -25,6 +25,7 @@ from tacit.data.persons import number_persons
 from tacit.data.tables import Table, read_table
 from tacit.errors import DataError
 from tacit.federation.plan import entry_points
+from tacit.federation.plan.analysis import remarks_of
 from tacit.federation.plan.encoded_columns import read_columns
 from tacit.federation.plan.plan import FederationPlan, check_samples
 from tacit.protocols import crypto
@@ -120,7 +121,7 @@ class TableSource:
     def remarks(self, plan: FederationPlan) -> Iterator[str]:
         """Remarks on the data for the site's operator, as sentences, if there is no problem."""
         encoding = self._encoding(plan)
-        yield from encoding.remarks(self.table)
+        yield from remarks_of(plan, encoding, self.table)
         for name, values in encoding.categories.items():
             texts = self.table.texts(name)
             few = [repr(value) for value in values if 0 < texts.count(value) < _RARE]

@@ -7,6 +7,7 @@ from tacit.core import Query
 from tacit.errors import expect
 
 TERMS_AT_ONCE = 1 << 22  # terms that are held in memory at a time: 32 MiB
+SURELY_WITHIN = 1 - 2**-30  # of a bound: a norm that is at most this is within it, however it was rounded
 
 
 @torch.no_grad()
@@ -56,6 +57,8 @@ def _clip_terms(query: Query, state: Tensor, x: Tensor, y: Tensor, sizes: Tensor
     if len(sizes) < len(x):
         owner = torch.arange(len(sizes)).repeat_interleave(sizes)
         terms = terms.new_zeros(len(sizes), query.length).index_add_(0, owner, terms / sizes[owner, None])
+    if bool((torch.linalg.vector_norm(terms, dim=1) <= query.bound * SURELY_WITHIN).all()):  # false for NaN
+        return terms
     largest = terms.abs().amax(1)
     finite = torch.isfinite(largest)
     terms = torch.where(finite[:, None], terms, 0.0)
