@@ -416,3 +416,8 @@ class ServerUpdate(Protocol):
     def expects(self) -> Payload:
         """Whether aggregates are updates, whole weights, or sums of terms."""
         return "updates"
+
+    @property
+    def follows_sizes(self) -> bool:
+        """Whether its step, and other settings left open, follow from the public numbers of clients and records."""
+        return False

@@ -80,6 +80,10 @@ class RecordDescent(ServerUpdate):
         within("[0, 1)", rho=self.rho)
         whole(1, rounds=self.rounds)
 
+    @property
+    def follows_sizes(self) -> bool:
+        return True
+
     def apply(self, state: State, aggregate: Tensor) -> State:
         return Momentum(self.rho, (self.lr or _LEARNING_RATE) / (self.rate * (self.size or MEAN_SIZE))).apply(
             state, aggregate

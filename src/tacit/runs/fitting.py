@@ -15,7 +15,7 @@ from tacit.core.descent_rule import BATCH_RATE, DescentRule, noise_at_once, reco
 from tacit.data import Task
 from tacit.data.encoding import Encoding
 from tacit.data.table_task import TableModel
-from tacit.errors import CompositionError
+from tacit.errors import CompositionError, UserError
 from tacit.pieces.mechanisms import DistributedGaussian, Grid, TermClip
 from tacit.pieces.samplers import Everyone
 from tacit.pieces.servers import RecordDescent, StandardisedDescent
@@ -30,12 +30,12 @@ class Sizes:
 
     Attributes:
         clients: their number.
-        mean: the mean number of records, or persons, of a client.
+        mean: the mean number of records, or persons, of a client; None: that which the method declares.
         largest: the most that a client has; None: unknown.
     """
 
     clients: int
-    mean: float
+    mean: float | None
     largest: int | None = None
 
 
@@ -53,7 +53,7 @@ def fit_task(method: Method, task: Task) -> Task:
 
 def fit_defaults(method: Method, task: Task) -> Method:
     """The method with defaults that fit the task; a method that is not known by its name has none."""
-    if isinstance(method.server, RecordDescent) and not task.population.is_remote:
+    if method.server.follows_sizes and not task.population.is_remote:
         sizes = task.population.unit_sizes
         known = Sizes(len(sizes), float(sizes.double().mean()), int(sizes.max()))
         model = task.model if isinstance(task.model, TableModel) else None
@@ -70,13 +70,18 @@ def fit_descent(
 ) -> Method:
     """The method with the settings of its descent that were left to a rule of public sizes.
 
-    Raises `UserError` for a declared `size` that contradicts the data, where they are known.
+    Raises `UserError` if neither the method nor the data tell the mean number of records.
     """
     server = method.server
-    if not isinstance(server, RecordDescent):
+    if not isinstance(server, RecordDescent):  # its only kind so far
         return method
     mean = server.size or sizes.mean
-    if sizes.largest is not None and not sizes.mean / 2 <= mean <= 2 * sizes.mean:
+    if mean is None:
+        raise UserError(
+            f"Expected the mean number of records, or persons, of a client, by which {method.name} divides sums and "
+            "chooses its rounds. In a plan: args = { size = … }."
+        )
+    if sizes.mean is not None and sizes.largest is not None and not sizes.mean / 2 <= mean <= 2 * sizes.mean:
         warnings.warn(
             f"The declared mean number of records of a client, size = {mean:g}, is wrong: it is {sizes.mean:g}. The "
             "step is divided by what was declared. Leave size out, and it is taken from the data.",
@@ -97,6 +102,7 @@ def _make_standardised(
     """Full-batch descent on standardised inputs, by the public rule."""
     mechanism, trainer = method.mechanism, method.trainer
     assert isinstance(mechanism, DistributedGaussian)
+    assert sizes.mean is not None  # by now
     units, weights = sizes.clients * sizes.mean, model.weights + model.outputs
     if method.budget is not None:
         noise = noise_at_once(method.budget)

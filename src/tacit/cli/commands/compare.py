@@ -1,15 +1,21 @@
 """`tacit compare`: print a table of runs, and their guarantees."""
 
 import argparse
+import sys
 
 from tacit.cli._console import align, answer, note
 from tacit.report import intervals, run_groups
 from tacit.report.run_data import read_runs
+from tacit.report.table_formats import FORMATS
 
 
 def run(args: argparse.Namespace) -> int:
     """Print the table and the guarantees."""
     groups, notes = run_groups.group_runs(read_runs(args.runs))
+    if args.to:
+        note(*notes)
+        sys.stdout.write(FORMATS[args.to](run_groups.header(groups), run_groups.rows(groups)))
+        return 0
     if args.json:
         note(*notes)
     several = any(len(group.runs) > 1 for group in groups)

@@ -56,7 +56,6 @@ from tacit.federation.plan.analysis import SUM_MODEL_NAME, analysis_method, anal
 from tacit.federation.plan.directory import Directory, read_directory
 from tacit.federation.plan.encoded_columns import check_encoding, table_model
 from tacit.federation.plan.entry_points import NO_CODE, AllowedCode
-from tacit.pieces.servers import RecordDescent
 from tacit.protocols import crypto
 from tacit.runs.experiment import flat_args
 from tacit.runs.fitting import Sizes, fit_descent
@@ -328,16 +327,10 @@ class FederationPlan:
 
     def _fit(self, method: Method) -> Method:
         """The method with the settings that follow from public sizes: those of the plan."""
-        server = method.server
-        if not isinstance(server, RecordDescent):
+        if not method.server.follows_sizes:
             return method
-        if server.size is None:
-            raise UserError(
-                f"Expected the mean number of a site's {self.unit}s, by which {self.method_name} divides sums and "
-                "chooses its rounds. Give the plan args = { size = … }."
-            )
         model = None if self.has_own_model else table_model(self.model, self.model_args, self.encoding)
-        return fit_descent(method, Sizes(self.population, server.size), model, self.encoding, self.loss_record)
+        return fit_descent(method, Sizes(self.population, None), model, self.encoding, self.loss_record)
 
     @cached_property
     def channel(self) -> FederatedChannel:
