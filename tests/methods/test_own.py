@@ -142,6 +142,22 @@ def test_new_writes_a_method_and_a_test_that_passes(capsys: pytest.CaptureFixtur
     assert_refused("new method 3d", "lower-case letters", capsys)
 
 
+def test_new_method_fedprox_writes_fedprox() -> None:
+    """Without its term it is federated averaging; with a strong one, clients stay where they were."""
+    assert main(["new", "method", "fedprox"]) == 0
+    task = tacit.tasks.make_task("digits", clients=6)
+
+    def trained(**args: float) -> torch.Tensor:
+        method = methods.make("fedprox.py:fedprox", {"rounds": 1, "cohort": 6, "epochs": 1, **args})
+        return tacit.train(method, task, workers=1, evaluate_every=9, randomness="seeded").state.weights
+
+    plain = tacit.methods.fedavg(rounds=1, cohort=6, lr=0.1, epochs=1, batch_size=10, weighted=False)
+    averaged = tacit.train(plain, task, workers=1, evaluate_every=9, randomness="seeded")
+    assert torch.allclose(trained(mu=0.0), averaged.state.weights, atol=1e-6)
+    begun = averaged.spec.simulation.initial_state.weights
+    assert (trained(mu=5.0) - begun).norm() < 0.8 * (averaged.state.weights - begun).norm()
+
+
 def test_packages_register_methods_as_entry_points(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "their_package").mkdir()
     (tmp_path / "their_package" / "__init__.py").write_text("raise RuntimeError('imported')")

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from tacit import methods
 from tacit.core import Method
 from tacit.core.prices import Adjacency, Gaussian, Laplace, Leakage, Release, Unit, UnitPrice, Zcdp
-from tacit.core.schema import SLOTS
+from tacit.core.schema import SLOTS, list_names
 from tacit.errors import expect
 from tacit.privacy.guarantee import IN_COMMON, PERSONS, within_adversary
 from tacit.report.disclosures import section, who_sees
@@ -64,18 +64,28 @@ def card(method: str | Method, args: Mapping[str, object] = MappingProxyType({})
     Example:
         >>> card("fl-std").guarantee
         'none: no noise is added, so updates can reveal training data.'
-        >>> card(methods.make("fl-std", {"rounds": 3})).rounds
-        3
+        >>> card(methods.make("fl-std", {"rounds": 3})).summary == card("fl-std").summary
+        True
     """
     if isinstance(method, Method):
         expect(
             not args, "a method's arguments with its name only", "Change a finished method with dataclasses.replace."
         )
-        return _card(method, lambda: method, "", "tacit.train(method, task)")
+        return _card(method, lambda: method, _summary_of(method), "tacit.train(method, task)")
     instance = methods.make(method, args)
     line = " ".join(["tacit run", method, *(f"--set {key}={value}" for key, value in args.items())])
     factory = methods.find(method)
     return _card(instance, factory, summary(factory), line)
+
+
+def _summary_of(method: Method) -> str:
+    """The summary of a built-in method that was made in Python; empty: it is none."""
+    if method.name not in methods.definitions():
+        return ""
+    factory = methods.find(method.name)
+    kinds = [{slot: type(getattr(each, slot)) for slot in SLOTS} for each in (method, methods.make(method.name))]
+    changed = [slot for slot in SLOTS if kinds[0][slot] is not kinds[1][slot]]
+    return f"{summary(factory)}{f' With another {list_names(changed)}.' * bool(changed)}"
 
 
 def _card(method: Method, factory: Callable[..., object], text: str, line: str) -> Card:

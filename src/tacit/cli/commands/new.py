@@ -15,7 +15,8 @@ def run(args: argparse.Namespace) -> int:
     name = args.name.replace("-", "_").removesuffix(".py")
     if not re.fullmatch(r"[a-z][a-z0-9_]*", name) or iskeyword(name):
         raise UserError(f"Expected a name of lower-case letters, digits and underscores, got {args.name!r}.")
-    files = {args.out / f"{name}.py": "method", args.out / f"test_{name}.py": "test_method"}
+    known = name if (TEMPLATES / f"{name}.py.txt").exists() and not name.startswith("test_") else "method"
+    files = {args.out / f"{name}.py": known, args.out / f"test_{name}.py": "test_method"}
     for path in files:
         if path.exists():
             raise UserError(f"Expected a new file, got {path}, which exists. Choose another name, or --out.")

@@ -1,7 +1,8 @@
 """Write a commented file for a method of your own, with a test that passes.
 
 Examples:
-  tacit new method fedprox             writes fedprox.py and test_fedprox.py here
+  tacit new method fedprox             writes FedProx: fedprox.py and test_fedprox.py, here
+  tacit new method NAME                of any other name: averaging with a server update to be replaced
   tacit run fedprox.py:fedprox         and these work at once
   tacit card fedprox.py:fedprox
   tacit probe fedprox.py:fedprox
