@@ -1,3 +1,6 @@
+from typing import Literal
+
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -5,7 +8,7 @@ from hypothesis import strategies as st
 
 from tacit.core.keys import Key
 from tacit.errors import UserError
-from tacit.tasks.partition import by_key, dirichlet, iid, label_shards
+from tacit.tasks.partition import by_key, dirichlet, iid, label_shards, split_samples
 
 KEY = Key.from_seed(7)
 quick = settings(max_examples=50, deadline=None)
@@ -123,3 +126,15 @@ def test_another_key_gives_another_partition():
 def test_impossible_partitions_are_refused(wrong, words):
     with pytest.raises(UserError, match=words):
         wrong()
+
+
+@pytest.mark.parametrize("partition", ["iid", "shards", "dirichlet"])
+def test_own_samples_are_split_by_a_seed(partition: Literal["iid", "shards", "dirichlet"]) -> None:
+    x, y = np.random.default_rng(0).normal(size=(90, 2)), np.arange(90) % 3
+    first, again, other = (split_samples(x, y, 9, partition, seed=seed) for seed in (1, 1, 2))
+    assert len(first) == 9
+    assert int(first.sizes.sum()) == 90
+    assert torch.equal(first.sample_indices, again.sample_indices)
+    assert not torch.equal(first.sample_indices, other.sample_indices)
+    with pytest.raises(UserError, match="partition"):
+        split_samples(x, y, 9, "random")  # type: ignore[arg-type]

@@ -18,7 +18,6 @@ from torch import Tensor, nn
 
 from tacit.core.keys import Key
 from tacit.core.losses import Loss
-from tacit.core.schema import choose
 from tacit.data.task import Population, Preprocessing, Samples, Task
 from tacit.errors import expect, whole
 from tacit.tasks import partition as partitions
@@ -27,7 +26,7 @@ from tacit.tasks.formats import image_records, parse_idx
 from tacit.tasks.models import find_model
 from tacit.tasks.sources import CIFAR_10, FASHION_MNIST, MNIST
 
-Partition = Literal["iid", "shards", "dirichlet"]
+Partition = partitions.Partition
 Features = Literal["pixels", "oriented-gradients", "pixels-and-noise"]
 DIGITS = Path(__file__).with_name("digits.npz")  # licence and attribution in digits.LICENSE.txt
 SCALED_PIXELS = Preprocessing("row", "Pixels are divided by their largest possible value.")
@@ -65,7 +64,7 @@ def digits(
     generator = Key.from_seed(0, "digits").public_generator()  # the same test set for every seed
     order = torch.randperm(len(x), generator=generator)
     train, public_part, test = order[:1500], order[1500 : 1500 + public], order[1500 + public :]
-    parts = _split(y[train], clients, partition, alpha, None, _key(seed))
+    parts = partitions.split_labels(y[train], clients, partition, alpha, None, _key(seed))
     of_public = (x[public_part], y[public_part]) if public else None
     return image_task("digits", find_model(model), (x[train], y[train]), parts, (x[test], y[test]), public=of_public)
 
@@ -112,7 +111,7 @@ def mnist(
     test = own_test if held_out else load_idx(MNIST, "t10k")
     if partition == "shards" and samples is None and clients > 100:
         samples = 600
-    parts = _split(y, clients, partition, alpha, samples, _key(seed))
+    parts = partitions.split_labels(y, clients, partition, alpha, samples, _key(seed))
     if convert is not None:
         (x, y), test, public_images = ((convert(images), labels) for images, labels in ((x, y), test, public_images))
         make = partial(make, inputs=x.shape[1])
@@ -142,7 +141,7 @@ def fashion_mnist(
         seed: seed of the partition.
     """
     (x, y), test = load_idx(FASHION_MNIST, "train"), load_idx(FASHION_MNIST, "t10k")
-    parts = _split(y, clients, partition, alpha, samples, _key(seed))
+    parts = partitions.split_labels(y, clients, partition, alpha, samples, _key(seed))
     digits = _public_digits(public, _key(seed).child("public"))
     return image_task("fashion-mnist", find_model(model), (x, y), parts, test, public=digits)
 
@@ -172,7 +171,7 @@ def cifar_10(
     train = [file for file in CIFAR_10.files if "data_batch" in file.name and locate(file)]
     batches = [_load_batch(file.name) for file in train] or [_load_batch("data_batch_1.npz")]
     x, y = (torch.cat(column) for column in zip(*batches, strict=True))
-    parts = _split(y, clients, partition, alpha, samples, _key(seed), shards)
+    parts = partitions.split_labels(y, clients, partition, alpha, samples, _key(seed), shards)
     return image_task("cifar-10", find_model(model), (x, y), parts, _load_batch("test_batch.npz"))
 
 
@@ -255,17 +254,6 @@ def _histograms(images: Tensor, bins: int) -> Tensor:
     cells = F.avg_pool2d(magnitude * share, CELL)
     energy = F.avg_pool2d(cells.square().sum(1, keepdim=True), 3, stride=1, padding=1, count_include_pad=False)
     return (cells / (energy.sqrt() + 0.05)).flatten(1)
-
-
-def _split(
-    y: Tensor, clients: int, partition: str, alpha: float, samples: int | None, key: Key, shards: int = 2
-) -> partitions.RowParts:
-    ways: dict[str, Callable[[], partitions.RowParts]] = {
-        "iid": lambda: partitions.iid(len(y), clients, key, samples=samples),
-        "shards": lambda: partitions.label_shards(y, clients, key, shards=shards, samples=samples),
-        "dirichlet": lambda: partitions.dirichlet(y, clients, key, alpha=alpha),
-    }
-    return choose(ways, partition, "partition")()
 
 
 def _reserve(samples: Samples, counts: tuple[int, int], pool: int | None, key: Key) -> list[Samples]:

@@ -5,17 +5,22 @@ Label shards follow McMahan et al. 2017 and, where clients need more samples tha
 Dirichlet label skew follows Hsu et al. 2019.
 """
 
+from collections.abc import Callable
+from typing import Any, Literal
+
 import numpy as np
 import torch
 from torch import Tensor
 
 from tacit.core.keys import Key
-from tacit.data.population import by_key
+from tacit.core.schema import choose
+from tacit.data.population import Population, by_key
 from tacit.errors import DataError, expect, positive, whole
 
-__all__ = ["RowParts", "by_key", "dirichlet", "iid", "label_shards"]
+__all__ = ["RowParts", "by_key", "dirichlet", "iid", "label_shards", "split_labels", "split_samples"]
 
 RowParts = list[Tensor]
+Partition = Literal["iid", "shards", "dirichlet"]
 
 
 def iid(count: int, clients: int, key: Key, *, samples: int | None = None) -> RowParts:
@@ -98,6 +103,51 @@ def dirichlet(labels: Tensor, clients: int, key: Key, *, alpha: float) -> RowPar
         for own, piece in zip(assigned, members.tensor_split(torch.from_numpy(boundaries)), strict=True):
             own.append(piece)
     return _fill_empty([torch.cat(pieces) for pieces in assigned])
+
+
+def split_labels(
+    labels: Tensor, clients: int, partition: str, alpha: float, samples: int | None, key: Key, shards: int = 2
+) -> RowParts:
+    """The parts of a pool with these labels, by the name of the way."""
+    ways: dict[str, Callable[[], RowParts]] = {
+        "iid": lambda: iid(len(labels), clients, key, samples=samples),
+        "shards": lambda: label_shards(labels, clients, key, shards=shards, samples=samples),
+        "dirichlet": lambda: dirichlet(labels, clients, key, alpha=alpha),
+    }
+    return choose(ways, partition, "partition")()
+
+
+def split_samples(
+    x: Any,
+    y: Any,
+    clients: int,
+    partition: Partition = "iid",
+    *,
+    alpha: float = 0.5,
+    shards: int = 2,
+    samples: int | None = None,
+    seed: int = 0,
+) -> Population:
+    """Your own samples, split among clients as papers do.
+
+    Args:
+        x: the inputs, a tensor or an array; they are shared, not copied.
+        y: the class of each.
+        clients: number of clients.
+        partition: `iid`; `shards`, by label, a few per client; or `dirichlet`, by label, in unequal parts.
+        alpha: concentration of `dirichlet`: small ones give clients of few classes.
+        shards: of each client.
+        samples: per client, for `iid` and `shards`; None: all are assigned.
+        seed: decides on the split; equal seeds give equal splits.
+
+    Example:
+        >>> population = split_samples(torch.rand(60, 3), torch.arange(60) % 3, 10, "shards")
+        >>> len(population), {len(y.unique()) <= 2 for _, y in population}
+        (10, {True})
+    """
+    targets = torch.as_tensor(y)
+    key = Key.from_seed(seed, "partition")
+    return Population.split(x, y, split_labels(targets, clients, partition, alpha, samples, key, shards))
 
 
 def _by_class(labels: Tensor, repeats: int, key: Key) -> Tensor:
