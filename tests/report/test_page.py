@@ -16,7 +16,7 @@ from tacit.core.prices import Unit
 from tacit.errors import RunError
 from tacit.privacy.guarantee import detection_limit
 from tacit.report import guarantee_section
-from tacit.report.chart_data import least_span
+from tacit.report.chart_data import min_span
 from tacit.report.page import comparison_page, run_page
 from tacit.report.run_data import RunData, find_runs, read_runs
 from tacit.runs.directory import MANIFEST, ROUNDS
@@ -230,8 +230,8 @@ def test_only_a_strong_guarantee_is_green(epsilon: float, strength: str, tmp_pat
 
 def test_axes_show_a_tenth_at_least(tmp_path: Path) -> None:
     """An accuracy that moves by a hundredth is no steep line."""
-    assert least_span("accuracy", [0.80, 0.81]) == 0.1
-    assert least_span("loss", [0.5, 0.4]) == pytest.approx(0.05)
+    assert min_span("accuracy", [0.80, 0.81]) == 0.1
+    assert min_span("loss", [0.5, 0.4]) == pytest.approx(0.05)
     specs = [
         json.loads(each)
         for each in Elements(page_of(made_run(tmp_path / "mine", 3))).content["script"]

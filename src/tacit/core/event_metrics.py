@@ -51,11 +51,11 @@ def average_precision(scores: Tensor, positive: Tensor) -> float:
 def precision_of_counts(counts: Tensor) -> float:
     """Average precision from counts of scores in ascending order, (outcomes, scores)."""
     without, with_event = counts.double().flip(1)
-    found = with_event.cumsum(0)
-    if not float(found[-1]):
+    hits = with_event.cumsum(0)
+    if not float(hits[-1]):
         return float("nan")
-    precision = found / (found + without.cumsum(0)).clamp_min(1.0)
-    return float((precision * with_event).sum() / found[-1])
+    precision = hits / (hits + without.cumsum(0)).clamp_min(1.0)
+    return float((precision * with_event).sum() / hits[-1])
 
 
 def count_cells(logits: Tensor, positive: Tensor) -> Tensor:

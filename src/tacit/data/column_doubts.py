@@ -12,16 +12,16 @@ from tacit.data.tables import Table, factorize, is_missing
 
 LEAK = 0.99  # AUROC of a single column, from which it may be known only after the outcome
 ID = 0.98  # of the rows have different values
-RARE = 10  # rows of a category, below which the draft leaves it out
+RARE_ROWS = 10  # rows of a category, below which the draft leaves it out
 ENOUGH = 200  # rows in which ids are told from numbers that happen to differ
-MOST_ROWS = 20_000  # that are looked at before a run, evenly spaced
+MAX_DOUBTED = 20_000  # that are looked at before a run, evenly spaced
 
 
 def is_id(column: NDArray[Any], different: int, rows: int) -> bool:
     """Whether a column of texts or whole numbers has another value in nearly every row that has one."""
     known = column[~np.isnan(column)] if column.dtype.kind == "f" else column
     whole = column.dtype.kind == "f" and bool((known % 1 == 0).all())
-    return (column.dtype.kind == "O" or whole) and rows >= RARE and different >= ID * rows
+    return (column.dtype.kind == "O" or whole) and rows >= RARE_ROWS and different >= ID * rows
 
 
 def auroc_alone(
@@ -34,7 +34,7 @@ def auroc_alone(
     if absent.all():
         return 0.0
     counts, hits = np.bincount(codes), np.bincount(codes, weights=positive)
-    few = counts < RARE
+    few = counts < RARE_ROWS
     rate = np.where(few, hits[few].sum() / max(counts[few].sum(), 1), hits / np.maximum(counts, 1))
     areas = [auroc(torch.from_numpy(rate[codes]), torch.from_numpy(positive))]
     if column.dtype.kind == "f":
@@ -52,9 +52,9 @@ def rarer_outcome(column: NDArray[Any] | None) -> NDArray[np.bool_] | None:
     return np.asarray(codes == int(np.bincount(codes).argmin()))
 
 
-def doubted_inputs(table: Table, inputs: Sequence[str], target: str) -> Iterator[str]:
+def doubt_inputs(table: Table, inputs: Sequence[str], target: str) -> Iterator[str]:
     """A sentence for each input that looks like an id, or alone predicts a target of two values."""
-    step = max(-(-table.rows // MOST_ROWS), 1)
+    step = max(-(-table.rows // MAX_DOUBTED), 1)
     positive = rarer_outcome(table.columns[target][::step])
     for name in inputs:
         column = table.columns[name][::step]

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tacit.core.schema import list_names
-from tacit.data.column_doubts import LEAK, RARE, auroc_alone, is_id, rarer_outcome
+from tacit.data.column_doubts import LEAK, RARE_ROWS, auroc_alone, is_id, rarer_outcome
 from tacit.data.encoding import Limits, limits_of, show_limit
 from tacit.data.table_task import MAX_CATEGORIES
 from tacit.data.tables import Table, factorize, is_missing, read_table, stack_columns, table_files
@@ -190,7 +190,7 @@ def _look(name: str, role: str, column: NDArray[Any], positive: NDArray[np.bool_
         leak = auroc_alone(column, codes, absent, positive)
         if leak > LEAK:
             doubts.append(f"alone predicts the target (AUROC {leak:.3f}): is it known only afterwards? Then drop it")
-    frequent = tuple(value for value, count in known if count >= RARE)
+    frequent = tuple(value for value, count in known if count >= RARE_ROWS)
     return ColumnLook(name, role, kind, limits, len(known), int(absent.sum()), tuple(doubts), frequent)
 
 
@@ -219,9 +219,9 @@ def _doubts(role: str, column: NDArray[Any], known: Sequence[tuple[str, int]], w
     elif why:
         yield one_line(why), True
     elif len(known) > MAX_CATEGORIES:
-        common = sum(count >= RARE for _, count in known)
+        common = sum(count >= RARE_ROWS for _, count in known)
         advice = "declare those that matter in the encoding; any other value then sets no input"
-        yield f"{len(known)} categories, {common} of them in at least {RARE} rows: {advice}", True
+        yield f"{len(known)} categories, {common} of them in at least {RARE_ROWS} rows: {advice}", True
     different = Counter(text.casefold() for text, _ in known)
     twice = [repr(text) for text, _ in known if different[text.casefold()] > 1]
     if twice:

@@ -20,7 +20,7 @@ from tacit.core.losses import BinaryCrossEntropy, CrossEntropy
 from tacit.core.schema import list_names
 from tacit.core.standardised import StandardisedLinear
 from tacit.data.adapted import attempt
-from tacit.data.column_doubts import RARE, doubted_inputs
+from tacit.data.column_doubts import RARE_ROWS, doubt_inputs
 from tacit.data.data_frames import find_column
 from tacit.data.encoding import MAX_INPUTS, Encoding, Preprocessing, TargetColumn, limits_of, show_limit
 from tacit.data.population import Population, Samples, by_key, owners_of
@@ -123,7 +123,7 @@ def task_arguments(source: Any, given: TableSettings) -> dict[str, Any]:
         "encoding": encoding,
         "notes": (
             *_notes(table, encoding, rows, x, random_public=public is None),
-            *doubted_inputs(table, inputs, settings.target),
+            *doubt_inputs(table, inputs, settings.target),
         ),
     }
 
@@ -260,11 +260,11 @@ def _category_problems(table: Table, names: Iterable[str]) -> Iterator[str]:
         values, codes = factorize(table.column(name, "input"))
         known = [(text, int(count)) for text, count in zip(values, np.bincount(codes), strict=True) if text]
         if len(known) > MAX_CATEGORIES:
-            common = sum(count >= RARE for _, count in known)
+            common = sum(count >= RARE_ROWS for _, count in known)
             yield (
                 f"Expected at most {MAX_CATEGORIES} categories in column {name!r} of {table.name}, got {len(known)}, "
-                f"such as {known[0][0]!r}, {common} of them in at least {RARE} rows. Declare those that matter in an "
-                "encoding, and any other value sets no input (tacit data look --draft writes one); or leave it out: "
+                f"such as {known[0][0]!r}, {common} of them in at least {RARE_ROWS} rows. Declare those that matter in "
+                "an encoding, and any other value sets no input (tacit data look --draft writes one); or leave it out: "
                 f"drop=[{name!r}] (on the command line --drop {name})."
             )
 

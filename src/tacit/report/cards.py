@@ -124,7 +124,7 @@ def explain_arguments(factory: Callable[..., object]) -> dict[str, str]:
     alike = sorted(family, key=lambda each: _difference(each, factory))
     known: dict[str, str] = {}
     for each in reversed([factory, *alike]):
-        known |= _documented(each)
+        known |= _read_arguments(each)
     return {name: known.get(name, "") for name in inspect.signature(factory).parameters}
 
 
@@ -134,18 +134,18 @@ def _difference(sibling: Callable[..., object], factory: Callable[..., object]) 
     return len(theirs - ours), len(ours - theirs)
 
 
-def _documented(factory: Callable[..., object]) -> dict[str, str]:
+def _read_arguments(factory: Callable[..., object]) -> dict[str, str]:
     """The entries of a docstring's section *Args*, as one line each."""
     _, _, rest = (inspect.getdoc(factory) or "").partition("Args:")
-    found, name = dict[str, str](), ""
+    entries, name = dict[str, str](), ""
     for line in rest.partition("\n\n")[0].splitlines()[1:]:
         begins = re.match(r" {4}(\w+): (.*)", line)
         if begins:
             name = begins[1]
-            found[name] = begins[2]
+            entries[name] = begins[2]
         elif name:
-            found[name] += f" {line.strip()}"
-    return found
+            entries[name] += f" {line.strip()}"
+    return entries
 
 
 def _parameter(parameter: inspect.Parameter) -> str:

@@ -129,14 +129,14 @@ def _metric_chart(name: str, names: Sequence[str], reports: Sequence[Report]) ->
         for i, each in enumerate(together)
     ]
     values = [value for line in lines for value in line.values if value is not None]
-    return Chart(metric_title(name), [each.round for each in reports], lines, span=least_span(name, values))
+    return Chart(metric_title(name), [each.round for each in reports], lines, span=min_span(name, values))
 
 
-def least_span(name: str, values: Sequence[float]) -> float:
+def min_span(name: str, values: Sequence[float]) -> float:
     """How much of its axis a metric's chart shows at least: a tenth of the range of a share, or of the largest value.
 
     Example:
-        >>> least_span("accuracy", [0.5, 0.51]), least_span("loss", [2.0, 1.9])
+        >>> min_span("accuracy", [0.5, 0.51]), min_span("loss", [2.0, 1.9])
         (0.1, 0.2)
     """
     is_share = not name.endswith(ERRORS) and all(0 <= value <= 1 for value in values)

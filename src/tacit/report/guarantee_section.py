@@ -53,12 +53,12 @@ def _strength(guarantee: Guarantee | LeakageGuarantee, limit: float) -> str:
 
 def _meaning(guarantee: Guarantee, limit: float) -> Html:
     """What the guarantee means for a test of participation; `limit` bounds its detection rate."""
-    question, innocent, found = _question(guarantee)
+    question, innocent, outcome = _question(guarantee)
     verdict = VERDICTS[_strength(guarantee, limit)]
     return element(
         "p",
         f"Suppose one of those named above wants to find out {question}, by whatever means, and accepts one false "
-        f"accusation in a hundred {innocent}. {found} with a probability of at most {limit_in_words(limit)}. Without "
+        f"accusation in a hundred {innocent}. {outcome} with a probability of at most {limit_in_words(limit)}. Without "
         f"any information it would be {FALSE_ALARMS:.0%}. {verdict}",
     )
 
@@ -67,11 +67,11 @@ def _question(guarantee: Guarantee) -> tuple[str, str, str]:
     """What is asked, who is innocent, and what is found, by unit and adjacency."""
     unit = guarantee.unit
     if guarantee.adjacency == Adjacency.ZERO_OUT:
-        found = "If it sent its update, that is found"
-        return f"whether a given {unit} sent its update or zeros", f"{unit}s that sent zeros", found
+        outcome = "If it sent its update, that is found"
+        return f"whether a given {unit} sent its update or zeros", f"{unit}s that sent zeros", outcome
     if guarantee.adjacency == Adjacency.REPLACE_ONE:
-        found = "If it has the second, that is found"
-        return f"which of two data sets a given {unit} has", f"{unit}s that have the first", found
+        outcome = "If it has the second, that is found"
+        return f"which of two data sets a given {unit} has", f"{unit}s that have the first", outcome
     if unit is Unit.PERSON:
         return "whether Mrs X was in the data", "people who were not", "If she was, she is found"
     if unit is Unit.RECORD:

@@ -20,7 +20,7 @@ from tacit.report import run_groups
 from tacit.report.analyses import result_section
 from tacit.report.chart_data import Chart, run_charts
 from tacit.report.disclosures import who_sees
-from tacit.report.federation_section import federation_section, signed_statement
+from tacit.report.federation_section import federation_section, write_statement
 from tacit.report.guarantee_section import show_guarantee
 from tacit.report.labels import number, size
 from tacit.report.markup import Html, details, element, join, pairs, section, table
@@ -181,7 +181,7 @@ def _run_sections(run: RunData) -> Iterator[Html]:
     yield section("settings", "Settings", _settings(run))
     yield section("repeat", "How to repeat it", _repeat(run))
     signature = pairs([(name, "") for name in ("Name", "Role", "Date", "Signature")], "sign")
-    yield section("sign", "Read and accepted", element("p", signed_statement(run)), signature)
+    yield section("sign", "Read and accepted", element("p", write_statement(run)), signature)
 
 
 def _parties(run: RunData) -> Html:

@@ -12,7 +12,7 @@ from tacit.core.server_half import broadcast, no_messages
 from tacit.engine.simulation import draw
 from tacit.runs.run import Run
 
-LARGEST = 1.0  # noise in relation to the largest change of the model, from which on nothing is learnt
+MAX_RATIO_TO_CHANGE = 1.0  # noise in relation to the largest change of the model, from which on nothing is learnt
 
 
 def noise_to_change(run: Run) -> float | None:
@@ -30,7 +30,7 @@ def noise_to_change(run: Run) -> float | None:
 def outlook(run: Run) -> str:
     """A warning if noise will hide what the clients can teach; empty if it need not."""
     ratio = noise_to_change(run)
-    if ratio is None or ratio <= LARGEST:
+    if ratio is None or ratio <= MAX_RATIO_TO_CHANGE:
         return ""
     clients = len(run.spec.task.population)
     return (

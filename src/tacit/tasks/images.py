@@ -24,9 +24,9 @@ from tacit.tasks import partition as partitions
 from tacit.tasks.datasets import DataSet, locate, read
 from tacit.tasks.formats import image_records, parse_idx
 from tacit.tasks.models import find_model
+from tacit.tasks.partition import Partition
 from tacit.tasks.sources import CIFAR_10, FASHION_MNIST, MNIST
 
-Partition = partitions.Partition
 Features = Literal["pixels", "oriented-gradients", "pixels-and-noise"]
 DIGITS = Path(__file__).with_name("digits.npz")  # licence and attribution in digits.LICENSE.txt
 SCALED_PIXELS = Preprocessing("row", "Pixels are divided by their largest possible value.")
