@@ -1,6 +1,7 @@
 """Sentences below the table of results."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -20,7 +21,7 @@ def test_a_site_that_took_part_in_no_round_is_named(tmp_path: Path) -> None:
 
 def test_costly_rounding_names_a_remedy(tmp_path: Path) -> None:
     """Narrow sums cost noise; those of 32 bits hardly any."""
-    narrow = {"channel": "SecureSum(bits=16)", "mechanism.arithmetic": "Grid(bits=16,steps=8)"}
+    narrow: dict[str, Any] = {"channel": "SecureSum(bits=16)", "mechanism.arithmetic": "Grid(bits=16,steps=8)"}
     coarse = simulate("fl-std-dp", tmp_path / "coarse", **narrow).run
     assert _rounding(coarse)[-1].endswith("give more bits: channel.bits=32.")
     assert "finer grid" not in _rounding(simulate("fl-std-dp", tmp_path / "fine").run)[-1]
