@@ -36,7 +36,7 @@ from tacit.tasks.datasets import data_folders, read
 from tacit.tasks.sources import COVID_MX, DIABETES, GUSTO, IST, SUPPORT2
 
 Columns = dict[str, Any]
-RESULTS = Path(__file__).with_name("results") / "unaided.jsonl"
+RESULTS = Path(__file__).with_name("unaided.jsonl")
 COMMON = 0.0005  # the part of the rows from which a category is declared
 
 
@@ -193,7 +193,6 @@ def main() -> None:
     parser.add_argument("--epsilon", type=float, nargs="+", default=[1.0, 3.0])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     args = parser.parse_args()
-    RESULTS.parent.mkdir(exist_ok=True)
     for name in args.tables:
         with TemporaryDirectory() as folder:
             task = make_task(name, Path(folder))
