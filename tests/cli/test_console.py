@@ -1,8 +1,11 @@
+import io
 import json
 import math
 import sys
 
-from tacit.cli._console import align, print_json
+import pytest
+
+from tacit.cli._console import align, note, print_json
 from tacit.cli._progress import track
 
 
@@ -26,3 +29,17 @@ def test_steps_pass_through_a_bar_on_a_terminal_and_lines_elsewhere(capsys, monk
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     assert [*track("abc", 3, "client")] == ["a", "b", "c"]
     assert "3/3" in capsys.readouterr().err
+
+
+def test_a_reader_of_progress_who_leaves_ends_no_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`tacit run … 2>&1 | head`: the run goes on without its progress."""
+
+    class Gone(io.StringIO):
+        def write(self, _: str) -> int:
+            raise BrokenPipeError
+
+    monkeypatch.setattr(sys, "stderr", Gone())
+    note("round 1")
+    note("round 2")
+    assert not isinstance(sys.stderr, Gone)
+    sys.stderr.close()

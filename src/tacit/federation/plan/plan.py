@@ -434,7 +434,6 @@ class FederationPlan:
             evaluate_every=max(self.evaluate_every, 1),
             args=self.args,
             randomness=randomness,
-            federation=self.entry,
         )
         try:
             _ = spec.simulation.initial_state

@@ -108,7 +108,7 @@ class FederationServer:
     @cached_property
     def run_spec(self) -> RunSpec:
         """The run for `tacit.runs`, with this server as the source of its rounds."""
-        return self.plan.run_spec(self._randomness)
+        return replace(self.plan.run_spec(self._randomness), federation=self.plan.entry)
 
     # The source of rounds
 
