@@ -31,6 +31,7 @@ ASKED: dict[str, dict[str, object]] = {
     "describe": {"columns": COLUMNS, "bins": 8},
     "metrics": {"score": "score", "event": "died"},
     "regress": {"target": "died", "columns": COLUMNS, **MANY},
+    "regress with few": {"target": "died", "columns": COLUMNS, "persons": 2000},  # standardised steps
     "regress linear": {"family": "linear", "target": "days", "columns": ["age", "arm"], **MANY},
     "regress poisson": {"family": "poisson", "target": "days", "columns": ["age", "arm"], **MANY},
     "regress cox": {"family": "cox", "time": "days", "event": "died", "columns": ["age", "arm"], "step": 25.0},
@@ -38,7 +39,7 @@ ASKED: dict[str, dict[str, object]] = {
 }
 
 
-SLOW = ("regress poisson", "regress cox", "regress ebm")  # of many rounds
+SLOW = ("regress with few", "regress poisson", "regress cox", "regress ebm")  # of many rounds
 EVERY = [pytest.param(name, marks=pytest.mark.campaign) if name in SLOW else name for name in ASKED]
 
 

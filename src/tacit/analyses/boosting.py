@@ -296,13 +296,8 @@ class BoostTerms(Query):
                 residual = torch.sigmoid(scores + log(base / (1 - base))) - outcome
                 terms[:, parts.scores].scatter_(1, self._find_groups(state, cells), residual[:, None].expand_as(cells))
             else:
-                place = (
-                    ((scores / LONGEST_SCORE + 1) / 2 * MODEL_SCORE_CELLS)
-                    .nan_to_num()
-                    .floor()
-                    .clamp(0, MODEL_SCORE_CELLS - 1)
-                )
-                cell = place.long() + MODEL_SCORE_CELLS * (outcome > 0.5)
+                place = bins((scores / LONGEST_SCORE + 1) / 2, MODEL_SCORE_CELLS)
+                cell = place + MODEL_SCORE_CELLS * (outcome > 0.5)
                 terms[:, parts.histogram] = self.bound * one_hot(cell, 2 * MODEL_SCORE_CELLS)
         return torch.where((x[:, self.unknown] < 0.5)[:, None], terms, 0.0)
 

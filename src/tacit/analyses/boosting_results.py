@@ -11,7 +11,8 @@ from tacit.data.encoding import Encoding, Scale
 def read_shapes(query: BoostTerms, released: Released, encoding: Encoding) -> list[Shape]:
     """The scores of every column's bins or values, the last that of missing or other values.
 
-    Scores are centred, so that a column's mean score over all persons is zero.
+    Scores are centred, so that a column's mean score over all persons is zero. A value whose persons cannot be told
+    from none has NaN.
     """
     parts, names = query.parts, encoding.names
     counts, scores = released.total[parts.counts], released.total[parts.scores]
@@ -21,12 +22,14 @@ def read_shapes(query: BoostTerms, released: Released, encoding: Encoding) -> li
     for number, (of_column, places) in enumerate(zip(query.columns.slices, inputs, strict=True)):
         own, persons, spread = scores[of_column], counts[of_column], spreads[of_column]
         own = own - float(own @ persons) / max(float(persons.sum()), 1.0)
+        own = np.where(persons > query.step.merging, own, np.nan) if number >= len(query.columns.numbers) else own
         if number >= len(query.columns.numbers):
             column = _column_of(encoding, names[places[0]])
             labels = tuple(names[place][len(column) + 1 :] or "missing" for place in places)
             shapes.append(Shape(column, (), labels, tuple(own.tolist()), tuple(spread.tolist())))
             continue
         merged = merge_cells(persons, query.step.merging)
+        own[-1] = own[-1] if persons[-1] > query.step.merging else np.nan
         firsts = [int(np.flatnonzero(merged == each)[0]) for each in range(int(merged.max()) + 1)]
         name = names[places[0]]
         scale = Scale.of(encoding.numbers[name], name)

@@ -88,6 +88,7 @@ def _(query: BoostTerms, released: Released, encoding: Encoding) -> Result:
         start = math.log(base / (1 - base))
         sentences.append(f"The log odds of an event are {start:.3g} plus the scores of all columns.")
         sentences.append("Intervals of 95 % include the noise in each score, and not sampling." * noisy)
+        sentences.append("Values without a score are those of no person, or of too few to be told from none.")
     else:
         sentences.append("The number of rows cannot be told from zero: there are no curves to show.")
     name = encoding.names[query.target].partition("=")[0]
@@ -103,7 +104,7 @@ def _scores(shapes: Sequence[Shape]) -> ResultTable:
     """The score of every bin or value of every column."""
     columns: dict[str, list[Cell]] = {"column": [], "value": [], "score": [], "from": [], "to": []}
     for shape in shapes:
-        labels = shape.labels or tuple(f"{low:g} to {high:g}" for low, high in pairwise(shape.edges))
+        labels = shape.labels or tuple(f"{low:.4g} to {high:.4g}" for low, high in pairwise(shape.edges))
         labels = (*labels, "missing" if shape.edges else "other")
         for label, value, spread in zip(labels, shape.values, shape.spread, strict=True):
             numbers = map(finite, (value, value - spread, value + spread))

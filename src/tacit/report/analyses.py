@@ -384,12 +384,14 @@ def draw_shapes(shapes: Sequence[Shape]) -> str:
     for shape in shapes:
         y += 24
         parts.append(_text(one_line(shape.name, 60), 10, y, "start"))
-        labels = shape.labels or tuple(f"{begin:g} to {end:g}" for begin, end in pairwise(shape.edges))
+        labels = shape.labels or tuple(f"{begin:.4g} to {end:.4g}" for begin, end in pairwise(shape.edges))
         rows = list(zip((*labels, "missing" if shape.edges else "other"), shape.values, shape.spread, strict=True))
         top, points = y + 6, list[str]()
         for label, value, spread in rows[:MAX_EFFECTS]:
             y += line
             parts.append(_text(one_line(label, 28), left - 10, y, "end"))
+            if not math.isfinite(value):
+                continue
             limits = f"M{across(value - spread):.1f} {y - 4:.1f}H{across(value + spread):.1f}"
             parts.append(element("path", d=limits, stroke=COLOURS[0], stroke_width="5", fill="none", opacity="0.4"))
             parts.append(element("circle", cx=f"{across(value):.1f}", cy=f"{y - 4:.1f}", r="3", fill=INK))
