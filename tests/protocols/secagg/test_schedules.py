@@ -54,17 +54,17 @@ def predict(p: Parameters, clients: frozenset[int], dropouts: dict[Phase, frozen
     if len(left) < p.min_survivors:
         return None
     try:
-        threshold = p.graph(len(left)).threshold
+        graph = p.graph(len(left))
     except TooFewClientsError:
         return None
     for phase in (Phase.SHARE, Phase.CHECK, Phase.CONFIRM, Phase.UPLOAD):
         left -= dropouts[phase]
-        if len(left) < max(p.min_survivors, threshold):
+        if len(left) < max(p.min_survivors, graph.threshold):
             return None
     survivors = left
     for phase in (Phase.AGREE, Phase.OPEN) if p.threat_model is ThreatModel.ACTIVE_SERVER else (Phase.OPEN,):
         left -= dropouts[phase]
-        if len(left) < threshold:
+        if len(left) < graph.threshold + graph.max_wrong * (phase is Phase.OPEN):  # fewer could contain a lie
             return None
     return survivors
 
