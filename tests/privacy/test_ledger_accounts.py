@@ -21,6 +21,7 @@ from torch import nn
 import tacit
 from tacit.core import Budget
 from tacit.core.prices import NO_LIMIT, ClientUnits, Gaussian, Release, Repeated, Sampling, Unit, Zcdp
+from tacit.data import Population
 from tacit.errors import BudgetError, LedgerError, UserError
 from tacit.pieces.mechanisms import CentralGaussian, MedianClip
 from tacit.privacy.accountants import FAST_PLD, Accounting, Rdp
@@ -32,6 +33,7 @@ from tacit.privacy.ledger_head import NO_CLIENTS, NO_PROOF
 from tacit.privacy.planned_charges import charge_of
 from tacit.privacy.renyi import bounds_of_replacement
 from tacit.privacy.unit_accounting import Charge, UnitAccounting
+from tacit.runs.data_key import client_identities
 
 DELTA = 1e-5
 CLIENTS = Charge.of_clients(Release(Gaussian(3.495)))  # ε = 3.9 for a client after ten rounds of everyone
@@ -232,6 +234,21 @@ def test_three_runs_that_have_data_in_common_two_by_two_are_never_charged_too_li
     for order, steps in (([0, 1, 2], 100), ([2, 1, 0], 120)):
         found = accounts(*[(f"run {number}", runs[number]) for number in order])
         assert found[Unit.RECORD].epsilon(DELTA) == pytest.approx(composed((1.0, 0.1, steps, False)), rel=1e-3)
+
+
+def test_names_are_no_identities() -> None:
+    """Two runs of clients with the same names: a record of one may be at the other in the second run."""
+    assert ClientUnits((80, 10), identities=("0123456789abcdef", "f" * 16)).identities
+    for names in (("Charité", "Vall d'Hebron"), ("0123456789abcdef",), ("0123456789ABCDEF", "f" * 16)):
+        with pytest.raises(UserError, match="A name shows neither that data are equal nor that they are disjoint"):
+            ClientUnits((80, 10), identities=names)
+    populations = [
+        Population.split(torch.randn(4, 2), torch.zeros(4), [torch.arange(2), torch.arange(2, 4)], ("north", "south"))
+        for _ in range(2)
+    ]
+    one, other = map(client_identities, populations)
+    assert not set(one) & set(other)  # whatever the clients are called
+    assert client_identities(replace(populations[0], names=())) == one
 
 
 def test_two_clients_with_equal_data_are_no_identity() -> None:

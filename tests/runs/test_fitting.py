@@ -8,12 +8,15 @@ import pytest
 import torch
 
 import tacit
+from tacit.analyses.questions import DescribeQuestion, Question, RegressionQuestion
 from tacit.core.descent_rule import DescentRule, noise_at_once
 from tacit.core.prices import Unit
 from tacit.core.standardised import StandardisedLayout, StandardisedLinear
 from tacit.engine.learners.records.record_learners import ReferenceRecords
 from tacit.engine.learners.records.standardised_records import StandardisedRecords
 from tacit.errors import CompositionError
+from tacit.privacy.charging import begin_charges
+from tacit.runs.analyses import Setting, spec_of
 from tacit.runs.run import RunSpec
 
 
@@ -132,3 +135,50 @@ def test_the_rule_travels_as_far_as_the_budget_allows() -> None:
     assert [rules[0].rounds, rules[-1].rounds] == [20, 60]
     assert rules[0].lr < rules[-1].lr == 40.0
     assert DescentRule.of(3_000, 100, noise, rounds=7).rounds == 7
+
+
+def fitted(name: str, more: int) -> RunSpec:
+    """A method, fitted to data of three clients, of whom the first has this many records more."""
+    hospitals = ["H0", "H1", "H2"] * 20 + ["H0"] * (10 + more)
+    ages = [20.0 + each for each in range(len(hospitals))]
+    rows = {"hospital": hospitals, "age": ages, "died": [each % 2 for each in range(len(ages))]}
+    asked: dict[str, Question] = {
+        "describe": DescribeQuestion(),
+        "regress": RegressionQuestion(target="died", columns=("age",)),
+    }
+    if name in asked:
+        return spec_of(rows, asked[name], Setting(client="hospital", epsilon=100.0))
+    if name == "standardised":
+        table = tacit.Task.from_table(rows, client="hospital", target="died", test=0.0)
+        return RunSpec(method=tacit.methods.make("dp-fedsgd", {"epsilon": 100.0}), task=table)
+    x, owners = torch.tensor(ages)[:, None].repeat(1, 8), np.array(hospitals)
+    places = [torch.from_numpy(np.flatnonzero(owners == each)) for each in ("H0", "H1", "H2")]
+    data = tacit.Task(
+        model=lambda: torch.nn.Linear(8, 2),
+        clients=[(x[own], own % 2) for own in places],
+        public=(torch.ones(2, 8), torch.tensor([0, 1])),
+    )
+    return RunSpec(method=tacit.methods.make(name, {"rounds": 1, "epsilon": 100.0}), task=data)
+
+
+@pytest.mark.parametrize(
+    ("name", "counts"),
+    [
+        ("dp-fedsgd", "72 for which a client's row has room, 23.33333333 at a client on average"),
+        ("fl-top-record-dp", "72 for which a client's row has room, 23.33333333 at a client on average"),
+        ("standardised", "31 for which a client's row has room, 23.33333333 at a client on average"),
+        ("describe", "30 for which a client's row has room"),
+        ("regress", "30 for which a client's row has room, 70 at all clients"),
+    ],
+)
+def test_a_guarantee_lists_what_its_method_says_about_numbers_of_records(name: str, counts: str) -> None:
+    """A method that was fitted to one record more is another, which manifests and pages show."""
+    one, other = (fitted(name, more).method.to_plain() for more in (0, 1))
+    assert one != other
+    spec = fitted(name, 0)
+    method, population = spec.method, spec.task.population
+    within = method.terms.public_units(population.client_units)
+    charges = begin_charges(method, len(population), within)[Unit.RECORD]
+    assert f"Numbers of records in the method are public, also where they were counted in the data: {counts}." in str(
+        charges.guarantee()
+    )

@@ -158,6 +158,10 @@ class FitStep(ServerUpdate):
     matrix_scale: float = 1.0
     expects: ClassVar[Payload] = "terms"
 
+    @property
+    def counts(self) -> tuple[tuple[float, str], ...]:
+        return ((self.plan.persons, "at all clients"),) if self.plan.persons > 1 else ()
+
     def apply(self, state: State, aggregate: Tensor) -> State:
         before, total = (each.double().cpu().numpy() for each in (state.weights, aggregate))
         after = self.step(before.copy(), total)

@@ -410,3 +410,8 @@ class ServerUpdate(Protocol):
     def expects(self) -> Payload:
         """Whether aggregates are updates, whole weights, or sums of terms."""
         return "updates"
+
+    @property
+    def counts(self) -> tuple[tuple[float, str], ...]:
+        """Numbers of clients' units that this update contains, each with what is counted; guarantees list them."""
+        return ()

@@ -5,6 +5,7 @@ or `Uncalibrated` while its noise multiplier is unknown. A sampler returns a `Sa
 """
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -16,6 +17,7 @@ RECIPIENTS = "anyone who receives the models; the server is trusted"
 MIN_DELTA = 1e-12
 MAX_NOISE = 1e9
 MAX_ROUNDS = 10**6
+IDENTITY = 16  # hexadecimal digits of the identity of a client's data
 NO_LIMIT = 1e9  # the ε of a ledger without a budget of its own
 TOLERANCE = 1 + 1e-9  # of a leakage limit: in floating point, six times 0.4 is slightly above 2.4
 
@@ -467,7 +469,8 @@ class ClientUnits:
         sizes: how many of them every client has.
         unit: which: records, persons, or the client itself, of which every client has one.
         clients: at how many clients one of them occurs, at most; 0: unknown, so that each counts by itself.
-        identities: of each client's data, equal for equal ones; only their owner can compute them. Empty: unknown.
+        identities: of each client's data, equal for equal ones; only their owner can compute them. Names are none:
+            equal ones do not show that data are equal. Empty: unknown.
     """
 
     sizes: tuple[int, ...]
@@ -477,6 +480,13 @@ class ClientUnits:
 
     def __post_init__(self) -> None:
         expect(0 <= self.clients <= len(self.sizes), f"clients={self.clients} of {len(self.sizes)}")
+        digests = all(re.fullmatch(f"[0-9a-f]{{{IDENTITY}}}", each) for each in self.identities)
+        expect(
+            not self.identities or (digests and len(self.identities) == len(self.sizes)),
+            f"identities of {len(self.sizes)} clients as digests of their data, {IDENTITY} hexadecimal digits each",
+            "A name shows neither that data are equal nor that they are disjoint. Leave identities out: a ledger then "
+            "adds the worst of each run.",
+        )
 
     @classmethod
     def whole(cls, clients: int) -> Self:

@@ -80,6 +80,10 @@ class RecordDescent(ServerUpdate):
         within("[0, 1)", rho=self.rho)
         whole(1, rounds=self.rounds)
 
+    @property
+    def counts(self) -> tuple[tuple[float, str], ...]:
+        return () if self.size is None else ((self.size, PER_CLIENT),)
+
     def apply(self, state: State, aggregate: Tensor) -> State:
         return Momentum(self.rho, (self.lr or _LEARNING_RATE) / (self.rate * (self.size or MEAN_SIZE))).apply(
             state, aggregate
@@ -121,6 +125,10 @@ class StandardisedDescent(ServerUpdate):
         whole(1, rounds=self.rounds)
         at_least(1, size=self.size)
         at_least(0, noise=self.noise)
+
+    @property
+    def counts(self) -> tuple[tuple[float, str], ...]:
+        return ((self.size, PER_CLIENT),)
 
     def apply(self, state: State, aggregate: Tensor) -> State:
         layout = StandardisedLayout.of(state.shapes)
@@ -166,6 +174,7 @@ class StandardisedDescent(ServerUpdate):
 
 _COUNT = SERVER + "count"  # records of a mean client, with noise
 MEAN_SIZE = 150.0  # records of a client, in rounds outside a run
+PER_CLIENT = "at a client on average"
 _LEARNING_RATE = 0.5  # of gradients over batches of records
 
 

@@ -10,7 +10,7 @@ it takes part. Importing this module imports `dp_accounting`, which takes a seco
 import hashlib
 import math
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, reduce
 from typing import Self
@@ -24,6 +24,7 @@ from tacit.privacy.cohorts import check_cohorts
 from tacit.privacy.guarantee import (
     AT_SEVERAL,
     COPIES,
+    COUNTS,
     DROPOUTS,
     FALSE_ALARMS,
     IN_COMMON,
@@ -283,6 +284,14 @@ class Charges:
         return self.unit.within_client and self.method.terms.record_bound is not None
 
     @property
+    def _counts(self) -> Iterator[str]:
+        """The numbers of units within clients that the method contains, in words."""
+        mechanism = self.method.mechanism
+        if mechanism.row_bound is not None and mechanism.record_bound:
+            yield f"{mechanism.row_bound / mechanism.record_bound:,.10g} for which a client's row has room"
+        yield from (f"{count:,.10g} {where}" for count, where in self.method.server.counts)
+
+    @property
     def _trusted_sum(self) -> str:
         """Who is trusted to sum real-valued shares of noise; empty: nobody has to be."""
         channel = self.method.channel
@@ -299,6 +308,7 @@ class Charges:
             TUNED,
             PUBLIC_POPULATION.format(population=len(self.units.sizes)),
             SIZES.format(unit=self.unit) if within and not in_sum else "",
+            COUNTS.format(unit=self.unit, counts=", ".join(self._counts)) if in_sum else "",
             COPIES.format(unit=self.unit) if several else "",
             *((alone, IN_COMMON, LAST_BITS.format(unit=self.unit)) if within else ()),
             *((SHARES, DROPOUTS, self._trusted_sum) if in_sum else ()),

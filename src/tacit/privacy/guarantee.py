@@ -24,6 +24,7 @@ LAST_BITS = (
     "make this large is not covered."
 )
 SIZES = "The number of {unit}s of every client is public: it decides at which rate its batches are drawn."
+COUNTS = "Numbers of {unit}s in the method are public, also where they were counted in the data: {counts}."
 PUBLIC_POPULATION = "The number of clients, {population}, is public."
 COPIES = "At how many clients a {unit} is, at most, is public: it decides how much noise is added."
 TUNED = "Hyperparameters that were tuned on the same data are not accounted for."
