@@ -47,6 +47,18 @@ def test_a_guarantee_as_it_is_printed():
     ]
 
 
+@pytest.mark.parametrize(
+    ("honest", "sentence"),
+    [
+        (2, "It assumes noise from at least 2 honest clients in every round"),
+        (1, "It assumes noise from at least 1 honest client in every round"),
+        (0, "All noise of a round may be that of one client: it knows it, and nothing is claimed against it."),
+    ],
+)
+def test_a_guarantee_says_whose_noise_it_rests_on(honest: int, sentence: str) -> None:
+    assert sentence in str(Guarantee(epsilon=1.0, delta=1e-5, honest_clients=honest, adjacency="zero-out"))
+
+
 def test_only_amplified_guarantees_assume_that_the_cohort_is_secret():
     everyone = Release(Gaussian(5.0))
     accounting = Accounting.of(Rdp(), [everyone, RELEASE])

@@ -123,6 +123,8 @@ def test_local_noise_is_charged_for_each_client_by_its_own_rate_and_rounds() -> 
     assert "Poisson batches, each record with probability 0.1 to 0.4, by the size of the client; ε assumes that" in text
     assert "The number of records of every client is public" in text
     assert "A person with several records is protected as that many records" in text
+    assert "The last bits of a record's gradient can depend on the others of its batch" in text
+    assert "Numbers of records in the method" not in text
     assert json.loads(json.dumps(found.to_json()))["unit"] == "record"
 
 
@@ -182,6 +184,8 @@ def test_a_sum_of_records_is_amplified_by_their_batches_also_against_the_server(
     assert "against anyone who receives the models or sees the sums, the server included" in text
     assert "Poisson batches, each record with probability 0.1; ε assumes that which records" in text
     assert "The number of records of every client is public" not in text
+    assert "The last bits of a record's gradient can depend on the others of its batch" in text
+    assert "Numbers of records in the method are public, also where they were counted in the data: 30 for" in text
     assert "Clients are assumed to add their shares of the noise." in text
     assert "It assumes noise from at least 3 honest clients in every round" in text  # of four, any one may be curious
     assert "trusted party" not in text

@@ -98,7 +98,8 @@ class Guarantee(_Claim):
             took part and their own noise, for the client that took part most often; None if the server is trusted, or
             if ε holds against them, too.
         server_rounds: in how many rounds that client took part.
-        honest_clients: how many honest clients must have added noise, if clients add it; None: not stated.
+        honest_clients: how many honest clients must have added noise, if clients add it, besides one that knows its own;
+            None: not stated.
         detection: the highest detection rate of any test for a unit that is wrong about `FALSE_ALARMS` of the others,
             by everything that was accounted for; None: not computed.
         not_covered: what ε does not cover, as sentences.
@@ -186,7 +187,9 @@ class Guarantee(_Claim):
         if self.noise_error and self.delta:
             negligible = " (negligible)" * (self.noise_error < self.delta / 100)
             yield f"δ includes {self.noise_error:.1g} for imperfect noise sampling{negligible}."
-        if self.honest_clients is not None:
+        if self.honest_clients == 0:
+            yield "All noise of a round may be that of one client: it knows it, and nothing is claimed against it."
+        elif self.honest_clients is not None:
             yield (
                 f"It assumes noise from at least {plural(self.honest_clients, 'honest client')} in every round: each "
                 "client knows its own share, which is not counted against it."
