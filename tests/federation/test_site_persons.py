@@ -61,8 +61,13 @@ def test_guarantee_ledgers_and_commands_name_the_person(tmp_path: Path, capsys: 
     charged = [entry for entry in read_journal(site.parent / "state" / "log.jsonl") if entry["event"] == "charged"]
     assert [entry["unit"] for entry in charged] == ["person"] * 2
     file = tmp_path / "plan.toml"
-    assert "for every person of a site that takes part in all rounds" in text_of(capsys, "federation", "explain", file)
-    assert "for every person, against the server" in text_of(capsys, "site", "review", site, file)
+    explained, reviewed = (
+        text_of(capsys, *words) for words in (("federation", "explain", file), ("site", "review", site, file))
+    )
+    assert "for every person of a site that takes part in all rounds" in explained
+    assert "for every person, against the server" in reviewed
+    for text in (explained, reviewed):  # no site knows who is at another
+        assert AT_SEVERAL.format(unit="person") in text
     assert "for every person, of ε = 9" in text_of(capsys, "site", "ledger", site)
     assert json.loads(text_of(capsys, "site", "ledger", site, "--json"))["epsilons"].keys() == {"person"}
     assert "5 rows of 3 persons with the columns x0, x1" in text_of(capsys, "site", "init", site)

@@ -22,8 +22,10 @@ NO_CLIENTS = (
     "Nothing is guaranteed for a client as a whole: runs that protect only what is within clients do not bound what "
     "they release about one. What runs that protect clients released is included, at twice its distance."
 )
-
-
+ONE_EACH = (
+    "It holds for clients that are one in every run, or none: an owner of data that a run divides into several clients "
+    "is protected there as each of them."
+)
 NO_PROOF = (
     "Nothing is guaranteed any more for these data: rounds were charged for which no ε is proved, so that nothing "
     "bounds what they released."
@@ -109,8 +111,8 @@ class LedgerUse:
         return (
             f"Ledger {self.path}: {' and '.join(used) or f'ε = 0 of {limit}'} is used by all runs together "
             f"({plural(self.runs, 'run')}, {plural(self.rounds, 'round')})."
-            + f" {self.unbounded}"
-            * bool(self.unbounded)
+            + f" {self.unbounded}" * bool(self.unbounded)
+            + f" {ONE_EACH}" * (self.runs > 1 and Unit.CLIENT in epsilons)
         )
 
     def to_json(self) -> dict[str, object]:

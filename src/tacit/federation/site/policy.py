@@ -20,6 +20,7 @@ from tacit.federation.plan import entry_points
 from tacit.federation.plan.encoded_columns import columns_read, read_columns
 from tacit.federation.plan.entry_points import AllowedCode
 from tacit.federation.plan.plan import FederationPlan
+from tacit.privacy.guarantee import AT_SEVERAL, PERSONS
 
 if TYPE_CHECKING:
     from tacit.privacy.unit_accounting import Charge
@@ -321,6 +322,8 @@ def reveals(plan: FederationPlan, allow: SitePolicy | None = None) -> Iterator[s
     """Who learns what under this plan, as sentences; with a policy, what this site adds to it."""
     channel = plan.channel
     yield from channel.reveals(plan.method)
+    if plan.method.terms.protects_records:
+        yield PERSONS if plan.unit is Unit.RECORD else AT_SEVERAL.format(unit=plan.unit)
     if plan.evaluate_every:
         how = "as a sum over all sites" if channel.sums_metrics else "of every site"
         sends = allow is None or allow.allows_metrics(channel)
