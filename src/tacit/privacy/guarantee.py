@@ -98,8 +98,8 @@ class Guarantee(_Claim):
             took part and their own noise, for the client that took part most often; None if the server is trusted, or
             if ε holds against them, too.
         server_rounds: in how many rounds that client took part.
-        honest_clients: how many honest clients must have added noise, if clients add it, besides one that knows its own;
-            None: not stated.
+        honest_clients: how many honest clients must have added noise, if clients add it, besides one that knows its
+            own; None: not stated.
         detection: the highest detection rate of any test for a unit that is wrong about `FALSE_ALARMS` of the others,
             by everything that was accounted for; None: not computed.
         not_covered: what ε does not cover, as sentences.
