@@ -20,7 +20,7 @@ import torch
 from numpy.typing import NDArray
 from scipy.stats import poisson
 
-from tacit.attacks.auditing import FAILED, STRUCTURE, SUM_BOUNDS, Audit, Canary, Released, coordinate_effects
+from tacit.attacks.auditing import FAILED, SUM_BOUNDS, Audit, Canary, coordinate_effects
 from tacit.attacks.bounds import ErrorCounts, ScoreGap, mu_of_rates
 from tacit.attacks.canaries import CanaryCatalog
 from tacit.attacks.claims import (
@@ -33,6 +33,7 @@ from tacit.attacks.claims import (
     expected_rates,
 )
 from tacit.attacks.lies import Lie
+from tacit.attacks.recording import Record, Recorder
 from tacit.attacks.sampling import batch_problems, sampler_problems
 from tacit.attacks.statistics import (
     FloatVector,
@@ -64,43 +65,7 @@ _MAX_NUMBERS = 4e7  # in memory at once
 UNSTEADY_KEYS = 6  # over which an effect is averaged, if it differs between keys
 SWEPT = 512  # coordinates tried at once
 STEADY = 1.05  # an effect is steady if it differs between keys by no more than this factor
-Record = Mapping[str, FloatVector]
 Stacks = dict[str, NDArray[np.float64] | NDArray[np.float32]]
-
-
-@dataclass
-class Recorder:
-    """Runs an audit and records the releases, in the form of the first run.
-
-    Attributes:
-        audit: what is run.
-        sampled: whether the sampler decides about the canary.
-        lie: of the server in all runs, whatever the canary; None: that of the canary.
-        sizes: count of numbers in each kind of release.
-    """
-
-    audit: Audit
-    sampled: bool
-    lie: Lie | None = None
-    sizes: dict[str, int] = field(default_factory=dict)
-    ignored: frozenset[str] = frozenset()
-
-    def __call__(self, canary: Canary, key: Key, *, included: bool, sampled: bool | None = None) -> Record:
-        drawn = self.sampled if sampled is None else sampled
-        canary = canary if self.lie is None else replace(canary, lie=self.lie)
-        return self._in_form(self.audit.run(canary, key, included=included, sampled=drawn))
-
-    def _in_form(self, released: Released) -> Record:
-        if not self.sizes:
-            self.sizes.update({name: value.numel() for name, value in released.items()})
-        same = {name: value.numel() for name, value in released.items()} == self.sizes
-        record = {STRUCTURE: np.array([0.0 if same else 1.0])}
-        for name, size in self.sizes.items():
-            if name in self.ignored:
-                continue
-            value = released.get(name)
-            record[name] = np.zeros(size) if value is None or value.numel() != size else value.numpy()
-        return record
 
 
 @dataclass(frozen=True, eq=False)
@@ -191,8 +156,8 @@ class Search:
         catalog = self._catalog()
         stacks, noises = yield from self._observe(catalog)
         best, who = (yield from self._choose(catalog, noises)), self
-        for lie in self._answered_otherwise(catalog):
-            other = Search(self.audit, self.claim, self.runs, self.key.child("lie", lie.name), lie)
+        for number, lie in enumerate(self._answered_otherwise(catalog)):
+            other = Search(self.audit, self.claim, self.runs, self.key.child("lie", number), lie)
             there = other._catalog()
             _, observed = yield from other._observe(there)
             second = yield from other._choose(there, observed)
@@ -224,8 +189,8 @@ class Search:
 
     def _answered_otherwise(self, catalog: CanaryCatalog) -> Iterator[Lie]:
         """Lies to which clients answer with a sum of another length, which needs observations of its own."""
-        for lie in self.audit.lies:
-            canary, key = replace(catalog.first(), lie=lie), self.key.child("answer", lie.name)
+        for number, lie in enumerate(self.audit.lies):
+            canary, key = replace(catalog.first(), lie=lie), self.key.child("answer", number)
             total = self.audit.run(canary, key, included=True, sampled=False).get("sum")
             if total is not None and total.numel() not in (0, self.record.sizes.get("sum")):
                 yield lie
