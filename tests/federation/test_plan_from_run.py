@@ -94,6 +94,7 @@ def test_sites_have_the_tensors_of_the_clients_that_were_simulated(tmp_path: Pat
     run = simulate(tmp_path, "dp-fedsgd", "--set", "epsilon=2")
     consortium = sites_at(tmp_path)
     plan = plan_from_run(run, read_directory(tmp_path / "directory.toml")).plan
+    assert plan.args["size"] == 16  # rows of a hospital that are not held out, on average
     task = Task.from_table(
         tmp_path / "patients.csv", client="hospital", target="readmitted", test=0, encoding=run / ENCODING
     )

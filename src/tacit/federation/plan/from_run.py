@@ -135,8 +135,9 @@ def _adapt_args(manifest: Manifest, sites: int) -> tuple[dict[str, object], list
     if args.pop("patience", None) is not None:
         changes.append("patience was left out: the server of a federation has no held-out data to stop early by.")
     method = methods.make(name, args)
-    if "size" in methods.options(name) and "size" not in args:
-        args["size"] = round(sum(manifest.task.sizes) / len(manifest.task.sizes))
+    fitted = manifest.method.read()
+    if "size" in methods.options(name) and "size" not in args and fitted is not None and fitted.server.counts:
+        args["size"] = round(fitted.server.counts[0][0])  # the manifest has no other numbers of records
         changes.append(f"size = {args['size']}: the mean number of {manifest.task.unit}s of a client of the run.")
         method = methods.make(name, args)
     if not _samples(method, sites):
