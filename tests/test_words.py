@@ -99,7 +99,7 @@ FUNCTIONS = {
     "rounding rounding_sources sampling training_parameters": "a noun of the field",
     "averaged merged_with opened sampled scaled summed without_code": "a copy that is changed, of a value that is not",
     "accepted_plan charged_epsilon charged_unit claimed_adjacency clipped_sum clipped_sums completed_points "
-    "declared_loss expected_rates fixed_cohort measured_noise missing_members observed_runs opened_surplus "
+    "declared_loss expected_rates fixed_cohort measured_noise missing_members opened_surplus "
     "oriented_gradients packed_size perturbed_scores planned_participations planned_rounds received_bound "
     "received_mask remaining_rounds rounded_bound sampled_linear seeded_secrets simulated_configuration simulated_host "
     "simulated_identity squared_norms weighted_loss": "a noun with its adjective, of what is returned",

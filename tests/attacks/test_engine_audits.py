@@ -149,9 +149,9 @@ def test_a_lie_that_clients_answer_with_another_row_is_observed_by_itself() -> N
     audit = prepare_audit(bug.method(), task(), rounds=1)
     searching = Search(audit, claim_of(audit), 100, Key.from_seed(0))
     catalog = searching._catalog()
-    assert list(searching._answered_otherwise(catalog)) == []
+    assert list(searching._list_lies_answered(catalog)) == []
     with bug.plant():
-        (lie,) = searching._answered_otherwise(catalog)
+        (lie,) = searching._list_lies_answered(catalog)
         there = Search(audit, claim_of(audit), 100, Key.from_seed(0), lie)
         record = there.record(catalog.first(), Key.from_seed(1), included=True)
     assert (lie.name, len(record["sum"])) == ("no mask", audit.state.dim)

@@ -156,7 +156,7 @@ class Search:
         catalog = self._catalog()
         stacks, noises = yield from self._observe(catalog)
         best, who = (yield from self._choose(catalog, noises)), self
-        for number, lie in enumerate(self._answered_otherwise(catalog)):
+        for number, lie in enumerate(self._list_lies_answered(catalog)):
             other = Search(self.audit, self.claim, self.runs, self.key.child("lie", number), lie)
             there = other._catalog()
             _, observed = yield from other._observe(there)
@@ -187,8 +187,8 @@ class Search:
             finalists += yield from self._compare(candidate, noises, each, number)
         return max(finalists, key=self._promise)
 
-    def _answered_otherwise(self, catalog: CanaryCatalog) -> Iterator[Lie]:
-        """Lies to which clients answer with a sum of another length, which needs observations of its own."""
+    def _list_lies_answered(self, catalog: CanaryCatalog) -> Iterator[Lie]:
+        """Broadcasts that clients answer with a sum of another length, which needs observations of its own."""
         for number, lie in enumerate(self.audit.lies):
             canary, key = replace(catalog.first(), lie=lie), self.key.child("answer", number)
             total = self.audit.run(canary, key, included=True, sampled=False).get("sum")

@@ -17,7 +17,7 @@ RECIPIENTS = "anyone who receives the models; the server is trusted"
 MIN_DELTA = 1e-12
 MAX_NOISE = 1e9
 MAX_ROUNDS = 10**6
-IDENTITY = 16  # hexadecimal digits of the identity of a client's data
+IDENTITY_DIGITS = 16  # hexadecimal digits of the identity of a client's data
 NO_LIMIT = 1e9  # the ε of a ledger without a budget of its own
 TOLERANCE = 1 + 1e-9  # of a leakage limit: in floating point, six times 0.4 is slightly above 2.4
 
@@ -480,10 +480,10 @@ class ClientUnits:
 
     def __post_init__(self) -> None:
         expect(0 <= self.clients <= len(self.sizes), f"clients={self.clients} of {len(self.sizes)}")
-        digests = all(re.fullmatch(f"[0-9a-f]{{{IDENTITY}}}", each) for each in self.identities)
+        digests = all(re.fullmatch(f"[0-9a-f]{{{IDENTITY_DIGITS}}}", each) for each in self.identities)
         expect(
             not self.identities or (digests and len(self.identities) == len(self.sizes)),
-            f"identities of {len(self.sizes)} clients as digests of their data, {IDENTITY} hexadecimal digits each",
+            f"identities of {len(self.sizes)} clients as digests of their data, {IDENTITY_DIGITS} hexadecimal digits each",
             "A name shows neither that data are equal nor that they are disjoint. Leave identities out: a ledger then "
             "adds the worst of each run.",
         )

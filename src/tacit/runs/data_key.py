@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from tacit.core import Key, secret_file
-from tacit.core.prices import IDENTITY
+from tacit.core.prices import IDENTITY_DIGITS
 from tacit.data import Population
 from tacit.errors import StorageError, UserError
 
@@ -84,7 +84,7 @@ def client_identities(population: Population) -> tuple[str, ...]:
         x, y = population[client]
         begin, end = (int(each) for each in population.offsets[client : client + 2])
         persons = [] if population.persons is None else [population.persons[begin:end]]
-        identities.append(data_digest(key, x, y, *persons).rpartition(":")[2][:IDENTITY])
+        identities.append(data_digest(key, x, y, *persons).rpartition(":")[2][:IDENTITY_DIGITS])
     return tuple(identities)
 
 
