@@ -480,10 +480,11 @@ class ClientUnits:
 
     def __post_init__(self) -> None:
         expect(0 <= self.clients <= len(self.sizes), f"clients={self.clients} of {len(self.sizes)}")
-        digests = all(re.fullmatch(f"[0-9a-f]{{{IDENTITY_DIGITS}}}", each) for each in self.identities)
+        clients, digests = len(self.sizes), f"[0-9a-f]{{{IDENTITY_DIGITS}}}"
+        known = len(self.identities) == clients and all(re.fullmatch(digests, each) for each in self.identities)
         expect(
-            not self.identities or (digests and len(self.identities) == len(self.sizes)),
-            f"identities of {len(self.sizes)} clients as digests of their data, {IDENTITY_DIGITS} hexadecimal digits each",
+            known or not self.identities,
+            f"identities of {clients} clients as digests of their data, {IDENTITY_DIGITS} hexadecimal digits each",
             "A name shows neither that data are equal nor that they are disjoint. Leave identities out: a ledger then "
             "adds the worst of each run.",
         )
