@@ -165,12 +165,18 @@ class Audit:
         return self._linear if crowd.record is None else self._own
 
     def method_of(self, crowd: "_Crowd") -> Method:
-        """The method of a run: where clients own the terms of a query, a query that reads them."""
-        trainer = self.method.trainer
+        """The method of a run: where clients own the terms of a query, a query that reads them.
+
+        If the server lies about the bound, clients scale their shares of the noise to what they received. A single draw
+        for all of them would be scaled to what an honest server sends.
+        """
+        method, trainer = self.method, self.method.trainer
+        if crowd.lie is not None and getattr(method.mechanism, "single_draw", False):
+            method = replace(method, mechanism=replace(method.mechanism, single_draw=False))  # type: ignore[type-var]
         if crowd.record is not None or trainer.sends != "terms" or trainer.record_sum is None:
-            return self.method
+            return method
         chosen = ChosenTerms(self.state.dim, trainer.record_sum.bound)
-        return replace(self.method, trainer=replace(trainer, query=chosen))  # type: ignore[type-var]
+        return replace(method, trainer=replace(trainer, query=chosen))  # type: ignore[type-var]
 
     @cached_property
     def _linear(self) -> AuditedModel:
@@ -318,7 +324,7 @@ class _Game:
 
     def round(self, state: State, index: int, secret: Key) -> tuple[State, dict[str, Tensor]]:
         """The state after a round, and what it released; a round that fails is observed, too."""
-        method, conversation = self.audit.method, None
+        method, conversation = self.audit.method_of(self.crowd), None
         try:
             with method.channel.open(method, self.audit.clients + len(self.crowd.ids)) as inner:
                 conversation = _Overheard(inner)
