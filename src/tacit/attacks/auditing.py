@@ -36,6 +36,7 @@ from tacit.core.prices import Unit
 from tacit.core.server_half import broadcast, client_view
 from tacit.core.state import Messages
 from tacit.data import Population, Samples, Task
+from tacit.engine.layout import Layout
 from tacit.engine.pool import InProcessPool
 from tacit.engine.simulation import PARTICIPATIONS, RECEIVED, RoundRunner, draw
 from tacit.engine.waves import StackedClients
@@ -146,6 +147,7 @@ class Audit:
         """
         ids = torch.tensor([0 if canary.first else self.clients])
         absent = self.removes or (self.unit is Unit.CLIENT and canary.absent)
+        absent &= canary.lie is None  # a server that lies knows who takes part
         told = canary.others, absent, canary.alone, canary.record, canary.lie
         return self.play(_Crowd(ids, canary.updates[:, None], torch.tensor([included]), *told), key, sampled=sampled)
 
@@ -185,6 +187,11 @@ class Audit:
     @cached_property
     def _own(self) -> AuditedModel:
         return AuditedModel.own(self.task, self.seed)
+
+    @cached_property
+    def layout(self) -> Layout:
+        """Where the parameters of the task's model are, whatever clients train."""
+        return Layout.of(self._own.model)
 
     @cached_property
     def scale(self) -> float:
@@ -376,7 +383,7 @@ class _Game:
         crowd = self.crowd
         if crowd.record is not None:
             x, y = crowd.record
-            gone = torch.full_like(x, torch.nan) if self.audit.unit.within_client else x
+            gone = x if crowd.absent else torch.full_like(x, torch.nan)
             return (x if bool(crowd.included.all()) else gone), y
         excluded = {"replace-one": -1.0}.get(self.audit.adjacency, 0.0)
         gradients = _gradients(crowd.updates[index], scale)
@@ -394,6 +401,7 @@ class _Game:
             self._worker = Worker(
                 audit.method_of(self.crowd), task, model.model, model.learner, audit.state, before, 1, sent
             )
+        self._worker.layout = audit.layout  # pieces that group weights see those of the task's model
         self._worker.task = task
         return self._worker
 
