@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from attacks.engine_bugs import (
     task,
     top_records,
 )
+from laws.compositions import all_methods
 from scale import scaled
 from tacit.attacks.auditing import (
     CANARY_NORM,
@@ -40,6 +42,7 @@ from tacit.core import Key, Method
 from tacit.core.prices import Unit
 from tacit.data import Population
 from tacit.engine import Simulation
+from tacit.pieces.samplers import Poisson
 
 Make = Callable[[], Method]
 SEEDS = scaled(1, campaign=10)  # audits of every planted bug, of which nine in ten must find it
@@ -141,6 +144,21 @@ def test_clients_refuse_lies_whoever_takes_part() -> None:
         found = audit.run(Canary("", zeros, lie=lie), Key.from_seed(0), included=True)
         assert bool(found[FAILED].any()) is (lie.name not in accepted), lie.name
     assert len(audit.lies) >= 13
+
+
+@pytest.mark.parametrize("name", ["fl-basic-dp", "noisy vote", "priority-dp"])
+def test_a_lie_does_not_show_a_canary_by_the_form_of_what_is_released(name: str) -> None:
+    """Noise that a simulation draws at once was that of an honest bound: sums of clients that were told another were
+    dropped for their length, and `tacit audit fl-basic-dp` said that ε is at least 100."""
+    method = replace(all_methods()[name], sampler=Poisson(16)).with_noise_multiplier(1.0)
+    audit = prepare_audit(method, task(20), rounds=2)
+    ones = torch.full((2, audit.state.dim), CANARY_NORM)
+    for lie in (None, *audit.lies):
+        canary, key = Canary("ones", ones, lie=lie), Key.from_seed(0)
+        with_it, without = (audit.run(canary, key, included=flag, sampled=False) for flag in (True, False))
+        assert {each: len(value) for each, value in with_it.items()} == {
+            each: len(value) for each, value in without.items()
+        }
 
 
 def test_a_lie_that_clients_answer_with_another_row_is_observed_by_itself() -> None:

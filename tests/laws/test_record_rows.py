@@ -173,7 +173,9 @@ def now(index: int) -> SimulatedRound:
 
 @cache
 def prepared(method: Method) -> State:
-    used, public = learner(linear=standardises(method)), zoo.population([6], seed=3)
+    linear, public = standardises(method), zoo.population([6], seed=3)
+    used = learner(linear=linear)
+    public = replace(public, x=public.x.flatten(1)) if linear else public
     layout = Layout.of(used.model)
     state = State(0, layout.flatten(used.model), layers=layout.sizes, shapes=layout.shapes)
     return prepare(method, state, StackedClients(torch.tensor([0]), public, used), now(0))
