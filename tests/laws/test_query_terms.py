@@ -7,9 +7,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from tacit.analyses.boosting import BoostTerms, Columns
 from tacit.analyses.describe import DescribeTerms
 from tacit.analyses.fit_rule import NEWTON_FITS
 from tacit.analyses.fitting import FitPlan
+from tacit.analyses.hazards import HazardTerms
 from tacit.analyses.metrics import ScoreCells
 from tacit.analyses.regression import Design, RegressionTerms
 from tacit.analyses.survival import SurvivalCells
@@ -19,6 +21,7 @@ from tacit.pieces.trainers.per_record import Moments
 
 INPUTS = 7  # two numbers, what marks them as missing, two categories and an event
 DESIGN = Design(numbers=(0,), missing=(2,), categories=((4, 5),))
+COLUMNS = Columns(numbers=(0,), missing=(2,), categories=((4, 5),))
 SLOPE = FitPlan(20, lr=0.1, persons=1000.0)
 
 
@@ -27,16 +30,23 @@ def regression(family: str, plan: FitPlan) -> Query:
     return RegressionTerms(family=family, design=DESIGN, target=target, unknown=3, plan=plan, largest=largest)  # type: ignore[arg-type]
 
 
+def hazards(plan: FitPlan) -> Query:
+    return HazardTerms(design=DESIGN, time=1, missing=3, event=6, unknown=5, pieces=3, plan=plan)
+
+
 SUMS: Mapping[str, Query] = {
     "describe": DescribeTerms(numbers=(0, 1), missing=(2, 3), categories=((4, 5),), cells=4),
     "moments": Moments(INPUTS, 3, 2.0, 1.0),
-    **{f"regress, {family}": regression(family, plan) for family, plan in NEWTON_FITS.items()},
-    **{f"regress, {family}, steps": regression(family, SLOPE) for family in NEWTON_FITS},
+    **{f"regress, {family}": regression(family, plan) for family, plan in NEWTON_FITS.items() if family != "cox"},
+    **{f"regress, {family}, steps": regression(family, SLOPE) for family in ("logistic", "linear", "poisson")},
+    "regress, cox": hazards(NEWTON_FITS["cox"]),
+    "regress, cox, steps": hazards(SLOPE),
+    "regress, ebm": BoostTerms(columns=COLUMNS, target=6, unknown=3, plan=FitPlan(2)),
 }
 CELLS: Mapping[str, Query] = {
     "describe": DescribeTerms(categories=((4, 5),)),
-    "survival": SurvivalCells(time=0, missing=2, event=6, intervals=5, arms=(4, 5)),
-    "metrics": ScoreCells(score=0, missing=2, event=6, intervals=10),
+    "survival": SurvivalCells(time=0, missing=2, event=6, unknown=3, intervals=5, arms=(4, 5)),
+    "metrics": ScoreCells(score=0, missing=2, event=6, unknown=3, intervals=10),
 }
 HOSTILE = (1e6, -1.0, 1e18, 1e30, -1e30, torch.inf, torch.nan)
 

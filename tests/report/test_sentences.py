@@ -117,7 +117,12 @@ def noisy(world: World) -> bool:
 
 
 def equal(text: str, value: float | None) -> bool:
-    return value is not None and isclose(float(text.rstrip(",.")), value, rel_tol=2e-3, abs_tol=1e-12)
+    """Whether a number was rounded to this text: by half a unit of its last digit at most."""
+    if value is None:
+        return False
+    digits = text.rstrip(",.")
+    rounding = 0.5 * 10.0 ** -len(digits.partition(".")[2]) if "." in digits and "e" not in digits else 0.0
+    return isclose(float(digits), value, rel_tol=2e-3, abs_tol=max(rounding, 1e-12))
 
 
 def is_analysis(world: World) -> bool:
@@ -350,6 +355,10 @@ SENTENCES: list[tuple[str, Condition]] = [
         lambda w, m: dp(w, m[1]) is not None,
     ),
     (
+        r"Numbers of (record|person)s in the method are public, also where they were counted in the data: .+\.",
+        lambda w, m: w.run.spec.method.terms.record_bound is not None and dp(w, m[1]) is not None,
+    ),
+    (
         r"The number of (record|person)s of every client is public: .+",
         lambda w, m: "steps" in w.run.spec.method.terms.noise_from and w.run.spec.task.population.unit == m[1],
     ),
@@ -450,7 +459,7 @@ SENTENCES: list[tuple[str, Condition]] = [
     (
         (
             r"The standard deviation of the noise .+|All cells have noise .+|Intervals of 95 % "
-            r".+|\(?Numbers? .+"
+            r".+|\(?Numbers? (?!of \w+ in the method ).+"
         ),
         lambda w, _: is_analysis(w),
     ),

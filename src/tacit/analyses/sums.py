@@ -158,7 +158,7 @@ def places_in_grid(x: Tensor, intervals: int) -> Tensor:
         >>> places_in_grid(torch.tensor([0.2500001, 0.375, 1.0]), 2).tolist()
         [0.0, 0.5, 3.0]
     """
-    place = x.double().nan_to_num(-1.0) * (intervals + 2) - 1
+    place = (x.double().nan_to_num(-1.0) * (intervals + 2) - 1).clamp(-1.0, intervals + 1.0)
     return torch.where((place - place.round()).abs() <= EDGE * (intervals + 2), place.round(), place)
 
 

@@ -28,7 +28,7 @@ from tacit.pieces.channels import Enclave
 from tacit.pieces.mechanisms import CentralGaussian, DistributedGaussian, FixedClip
 from tacit.pieces.samplers import Everyone, FixedSize, Poisson
 from tacit.pieces.trainers import Sgd
-from tacit.report.cards import who_sees
+from tacit.report.disclosures import who_sees
 from tacit.wire.sparse import Compact
 
 
