@@ -31,7 +31,7 @@ def test_a_row_of_usual_length_stays_as_it_is() -> None:
     assert shorten_outliers(FEDAVG, sent, STATE) is sent
 
 
-@pytest.mark.parametrize(("length", "left"), [(2.1, 1.0), (ABSURD, 1.0), (ABSURD + 0.1, 0.0), (1e20, 0.0)])
+@pytest.mark.parametrize(("length", "left"), [(OUTLIER + 0.1, 1.0), (ABSURD, 1.0), (ABSURD + 0.1, 0.0), (1e20, 0.0)])
 def test_a_longer_one_counts_as_much_as_others_or_nothing(length: float, left: float) -> None:
     sent = stack([1.0, 0, 0], [0, 1.0, 0], [0, 0, length])
     shortened = shorten_outliers(FEDAVG, sent, STATE)

@@ -5,7 +5,7 @@
 | clips every row before the sum | is clipped to the mechanism's bound, by the mechanism |
 | adds noise in shares | is longer than honest rows with their noise, but for a probability of 2⁻⁶⁴: it is rejected |
 | neither, `max_row_norm` is given | is longer than that: it is rejected |
-| neither | is longer than twice the median of its round: it is shortened to the median; beyond 8 times, to nothing |
+| neither | is longer than 4 times the median of its round: it is shortened to the median; beyond 8 times, to nothing |
 
 A row of whole weights is as long as its distance from the model: from the nearest hypothesis, or, for an enclave, which
 does not know the model, from the median of the round's rows in each coordinate. A simulation that sums waves as they
@@ -26,7 +26,7 @@ from tacit.core.method import Method
 from tacit.core.rows import DenseRows, Rows
 from tacit.core.state import Messages, Round, State
 
-OUTLIER, ABSURD = 2.0, 8.0  # times the median: a longer row is shortened to the median, or to nothing
+OUTLIER, ABSURD = 4.0, 8.0  # times the median: a longer row is shortened to the median, or to nothing
 
 
 def row_limit(method: Method, messages: Messages, state: State, now: Round) -> float:

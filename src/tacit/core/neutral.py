@@ -87,8 +87,8 @@ class Plain(Channel):
 
     Formal guarantees: none on privacy. A row longer than the method's `max_norm` is rejected, and the round goes on;
     one much longer than others counts as much as they do, or nothing (`tacit.core.lengths`). Not covered: a client may
-    send any other vector, such as its update with the sign flipped, and so move a mean of n clients by twice the usual
-    length over n in every round.
+    send any other vector, such as its update with the sign flipped, and so move a mean of n clients by four times the
+    usual length over n in every round.
 
     Sees: the server, every message; anybody on the network too, unless the transport is encrypted.
     """
