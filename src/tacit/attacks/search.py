@@ -59,6 +59,7 @@ CLEAR = 20.0  # standard deviations, beyond which one statistic is enough
 SIMPLE = "weighted by variance"  # of which nothing but variances is fitted
 FITTED = 0.9  # of what others promise
 STATISTICS = 4  # linear ones of each kind of release that are compared
+COMMON = 1e-3  # the probability of a value of exact noise, which has thousands of steps per bound
 _CHANCE = 1e-6  # that a value of correct noise is called too common
 _SMALL = 64  # releases of at most this many numbers are never ignored
 _MAX_NUMBERS = 4e7  # in memory at once
@@ -227,6 +228,7 @@ class Search:
             return
         sums = stacks["sum"]
         count, expected = commonest(sums, noises["sum"].steps)
+        expected = max(expected, COMMON * sums.size) if expected else 0.0
         if expected and poisson.sf(count - 1, expected) * sums.size < _CHANCE:
             yield (
                 f"one value occurs {count} times among the {sums.size} numbers of noise in {len(sums)} runs, where "
