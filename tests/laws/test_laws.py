@@ -367,7 +367,8 @@ def packed(method: Method, messages: Messages) -> tuple[list[int], int]:
         here, count = round_of(method), messages.rows.count
         return [len(method.channel.message_format.pack(messages, i, here)) for i in range(count)], 0
     tolerated = None if messages.surplus is None else messages.surplus.tolerated
-    parameters = method.channel.parameters(messages.rows.dim, round_of(method), tolerated)
+    bits = 0 if messages.grid_step is None else messages.grid_step.bits
+    parameters = method.channel.parameters(messages.rows.dim, round_of(method), tolerated, bits)
     session = SecaggSession(run=bytes(16), round=1, model=bytes(32), config=bytes(32), parameters=parameters)
     zeros = np.zeros(messages.rows.dim, np.uint32)
     transcript = run_locally(session, dict.fromkeys(messages.clients.tolist(), zeros)).transcript
@@ -416,7 +417,8 @@ def test_reported_sizes_agree_with_a_count_by_hand(method: Method) -> None:
         up, down, first = _by_hand(method, state)
         overhead = {name: sum(getattr(phase, name) for phase in report.overhead.values()) for name in ("up", "down")}
         if isinstance(method.channel, SecureSum):
-            up = math.ceil((up - 36) / 4 * method.channel.bits / 8)  # no frame around it
+            assert report.grid_step is not None
+            up = math.ceil((up - 36) / 4 * (report.grid_step.bits or method.channel.bits) / 8)  # no frame around it
         if isinstance(method.channel, Enclave):
             up = math.ceil((8 + up) / method.channel.padding) * method.channel.padding  # prefixed with its length
         if not isinstance(method.channel, Enclave) or method.channel.wire is None:  # sparse rows differ in length

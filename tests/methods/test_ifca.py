@@ -200,4 +200,4 @@ def test_a_card_states_the_leakage_within_the_radius() -> None:
     assert leakage in card.guarantee
     assert "A client declines before it would leak more than 2.4." in card.guarantee
     assert tacit.card("ifca-dp", {"radius": None}).guarantee.startswith("none: ")
-    assert card.sees["the server"] == "every client's message"
+    assert card.sees["the server"] == "every client's message, with noise; in each round, who takes part"

@@ -208,7 +208,7 @@ def group_bins(merged: NDArray[np.int64], seed: tuple[int, int], *, ordered: boo
 
     Example:
         >>> group_bins(np.arange(9), (1, 0), ordered=True).tolist()
-        [0, 0, 1, 1, 1, 1, 2, 2, 3]
+        [0, 0, 0, 1, 1, 2, 2, 2, 3]
     """
     count = int(merged.max()) + 1 - ordered  # without missing values
     keys = [_mix(*seed, number) for number in range(count)]

@@ -17,7 +17,7 @@ from tacit.core.prices import Gaussian, Release
 from tacit.core.rows import Rows
 from tacit.core.schema import choose, simplest_fraction
 from tacit.core.state import Turnout
-from tacit.errors import expect, whole
+from tacit.errors import UserError, expect, whole
 from tacit.pieces.mechanisms.clipping import clip_rows
 from tacit.privacy.noise.discrete import DiscreteGaussian, Integers, Skellam, distance_of_sum
 from tacit.privacy.noise.lattice import MIN_STEPS, Lattice
@@ -298,8 +298,16 @@ def _shorten_lattice(grid: Grid, noise: SharedNoise, dim: int, max_cohort: int) 
     """
     lattice, stride = _fit_lattice(grid, noise, dim, max_cohort), -(-max_cohort // _SIZES)
     sizes = [0, *range(max_cohort, 0, -stride)]
-    needed = (lattice.for_cohort(max(size, 1), noise.of_cohort(size), noise.multiplier).min_bits for size in sizes)
-    return replace(lattice, bits=min(max(needed) + (stride > 1), grid.bits))
+    needed = max(_min_bits(lattice, noise, size) for size in sizes)
+    return replace(lattice, bits=min(needed + (stride > 1), grid.bits))
+
+
+def _min_bits(lattice: Lattice, noise: SharedNoise, cohort: int) -> int:
+    """The bits that the sum of a cohort of this size needs; 0: it has too much noise for the grid, and no round."""
+    try:
+        return lattice.for_cohort(max(cohort, 1), noise.of_cohort(cohort), noise.multiplier).min_bits
+    except UserError:
+        return 0
 
 
 def size_of(like: Sum | Messages) -> tuple[int, int]:
