@@ -169,7 +169,9 @@ class DistributedGaussian(Mechanism):
     amplifies nothing, the guarantee is for zero-out adjacency, where a client's row is set to zero, and what a round
     costs follows from the noise of those that delivered and are honest (`SharedNoise.part`): with public sizes of
     cohorts and no more losses than tolerated, that of `noise_multiplier`. It requires a channel that reveals only the
-    sum, clients that add their noise, and dropouts that depend neither on data nor on who else takes part.
+    sum, clients that add their noise, and dropouts that depend neither on data nor on who else takes part. On a `Grid`,
+    numbers are sent with as few bits as the sum of any cohort needs, of which a run prints how many: a sum overflows
+    with a probability of at most 2⁻⁶⁴, and that would damage the model, not the guarantee.
 
     With `RecordClip` all of this is said about one record, not about a client: who takes part is then no secret, so
     that the variance of the noise reveals nothing, and it is the Poisson batches of the trainer that amplify, also
