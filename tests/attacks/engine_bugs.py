@@ -328,13 +328,14 @@ def engine_bugs() -> tuple[EngineBug, ...]:
             name="one share of eleven missing",
             method=lambda: in_shares(**every),
             plant=replaced(DistributedGaussian, "at_client", _one_share_less),
-            runs=800,
+            runs=1200,
             words="times as large as the claim assumes",
         ),
         EngineBug(
             name="small noise is zero",
             method=central,
             plant=replaced(CentralGaussian, "after_sum", _small_noise_is_zero),
+            runs=400,
             words="one value occurs",
         ),
         EngineBug(

@@ -141,8 +141,21 @@ def _claim_of(audit: Audit, population: int, rounds: list[list[Release]]) -> Cla
         full_participation=unsampled and all(isinstance(release.loss, Gaussian) for release in releases),
         effects=tuple(math.sqrt(len(released)) * _effect(released[0], adjacency) for released in rounds),
         rates=tuple(released[0].sampling.rate for released in rounds),
-        noise=tuple(1 / math.sqrt(2 * released[0].loss.rho) for released in rounds) if of_sums else (),
+        noise=tuple(_noise_of_sum(audit, population, released[0]) for released in rounds) if of_sums else (),
     )
+
+
+def _noise_of_sum(audit: Audit, population: int, release: Release) -> float:
+    """The declared standard deviation of a round's whole sum, relative to its bound.
+
+    Noise in shares is more than what the release is priced with: what a client knows, its own share, comes on top.
+    """
+    mechanism = audit.method.mechanism
+    aggregate = mechanism.aggregate_noise(audit.state, population)
+    if aggregate is None:
+        return 1 / math.sqrt(2 * release.loss.rho)
+    bound = (mechanism.record_bound if audit.unit.within_client else None) or aggregate.bound
+    return aggregate.deviation * population / bound
 
 
 def _adjacency_of(audit: Audit) -> Adjacency:
