@@ -190,7 +190,10 @@ def test_the_rule_is_public_and_says_why() -> None:
 def test_a_private_regression_costs_what_it_says(tmp_path: Path) -> None:
     ranges = Encoding(numbers={"age": (18, 100)}, categories={"sex": ("f", "m"), "stage": ("I", "II", "III")})
     options: dict[str, Any] = {"epsilon": 3.0, "encoding": ranges, "ledger": tmp_path / "ledger.db"}
-    seeded = {"randomness": "seeded", "seed": 1}  # by chance, one run in forty has fewer intervals that contain it
+    seeded: dict[str, Any] = {
+        "randomness": "seeded",
+        "seed": 1,
+    }  # by chance, one run in forty has fewer intervals that contain it
     found = regress(patients(3000), out=tmp_path / "run", **options, **seeded)
     assert list(found.run.epsilons.values()) == pytest.approx([3.0], abs=1e-2)
     assert "over 9 rounds" in str(found.guarantee)

@@ -374,7 +374,12 @@ def engine_bugs() -> tuple[EngineBug, ...]:
             plant=replaced(per_record, "_batch", _drawn_in_pairs),
             words="drawn together",
         ),
-        EngineBug(name="waves are added twice", method=in_shares, plant=replaced(Worker, "slot_content", _waves_twice)),
+        EngineBug(
+            name="waves are added twice",
+            method=in_shares,
+            plant=replaced(Worker, "slot_content", _waves_twice),
+            runs=400,
+        ),
         EngineBug(
             name="integer noise of half the shares",
             method=in_shares,
