@@ -57,7 +57,7 @@ def poisoned(clients: int) -> Task:
 
 
 def scaling(factor: float) -> Callable[..., Messages]:
-    """The clients' half, in which the liar adds no noise, does not clip, and moves the model so many times as far."""
+    """The clients' half, in which the liar adds no noise, does not clip, and moves the model `factor` times as far."""
 
     def hostile(method: Method, view: View, data: Wave, now: ClientRound) -> Messages:
         messages = make_messages(method, view, data, now)

@@ -20,7 +20,7 @@ from tacit.runs.training import follow
 
 ROUNDS = 7
 MODEL = "acme:linear"
-Events = Mapping[int, Callable[["Hospitals"], object]]  # what happens after so many rounds
+Events = Mapping[int, Callable[["Hospitals"], object]]  # what happens after this number of rounds
 
 
 @dataclass

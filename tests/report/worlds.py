@@ -68,7 +68,7 @@ def task_of(clients: int = 6, *, held_out: bool = True, persons: bool = False) -
 
 
 def simulate(name: str, path: Path, *, rounds: int = 0, **changes: Any) -> World:
-    """A simulation; with `rounds`, one that is stopped after so many."""
+    """A simulation; with `rounds`, one that is stopped after this number."""
     tasks = {key: changes.pop(key) for key in ("clients", "held_out", "persons") if key in changes}
     task = task_of(**tasks)
     method = methods.make(name, arguments(name, **changes))
